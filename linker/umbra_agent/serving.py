@@ -1,0 +1,106 @@
+"""The agent's HTTP server: three read-only routes on a thread pool of the standard library."""
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from umbra_agent.report import bounded, compact
+
+STATUS_LIMIT_BYTES = 4096
+# A client that sends nothing must not hold a thread for ever.
+REQUEST_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Views:
+    """What the routes show. Each callable is called in a server thread and must not block."""
+
+    status: Callable[[], dict[str, Any]]
+    ready: Callable[[], str | None]
+    """None when ready, else the reason."""
+    metrics: Callable[[], str]
+    """Prometheus text format 0.0.4."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `views` until `close`. Port 0 takes a free one; the real one is in `server_address`."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, bind: str, port: int, views: Views) -> None:
+        self.views = views
+        super().__init__((bind, port), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
+        self._thread.start()
+
+    def server_bind(self) -> None:
+        """Bind without the base class's reverse lookup of the host name, which can wait for DNS."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = bind_name(self.socket)
+
+    def close(self) -> None:
+        """Stop serving and free the port."""
+        self.shutdown()
+        self.server_close()
+
+
+def bind_name(listener: socket.socket) -> tuple[str, int]:
+    """Address and port that a TCP socket is bound to."""
+    address: tuple[str, int] = listener.getsockname()[:2]
+    return address
+
+
+def encode_status(document: Mapping[str, Any]) -> bytes:
+    """Return `document` as JSON of at most STATUS_LIMIT_BYTES; texts are shortened, then left out, if they must be."""
+    for limit in (400, 100, 0):
+        raw = compact({key: _shortened(value, limit) for key, value in document.items()}).encode("utf-8")
+        if len(raw) <= STATUS_LIMIT_BYTES:
+            return raw
+    raise ValueError("the status holds more than sentences of unbounded size")
+
+
+def _shortened(value: Any, limit_bytes: int) -> Any:
+    if isinstance(value, str):
+        return bounded(value, limit_bytes) if limit_bytes else None
+    if isinstance(value, dict):
+        return {key: _shortened(inner, limit_bytes) for key, inner in value.items()}
+    return value
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_TIMEOUT_SECONDS
+    server_version = "umbra-agent"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        views = self.server.views
+        match self.path.partition("?")[0]:
+            case "/status":
+                self._answer(200, "application/json", encode_status(views.status()))
+            case "/ready":
+                reason = views.ready()
+                text = "ready" if reason is None else bounded(reason)
+                self._answer(200 if reason is None else 503, "text/plain; charset=utf-8", f"{text}\n".encode())
+            case "/metrics":
+                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", views.metrics().encode())
+            case _:
+                self._answer(404, "text/plain; charset=utf-8", b"Use /status, /ready or /metrics.\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds: they are not worth a log line."""
+
+    def _answer(self, code: int, content_type: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        # Threads are few and clients are many: no connection outlives its request.
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
