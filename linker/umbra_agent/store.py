@@ -1,0 +1,217 @@
+"""Store mode: run the store server, tell when it is ready, and end when it ends."""
+
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from umbra_agent import metrics
+from umbra_agent.child import Child, Exit, become_subreaper
+from umbra_agent.kit import installed_version
+from umbra_agent.metrics import Sample
+from umbra_agent.probe import Poll, http2_alive
+from umbra_agent.report import compact, say, write_termination
+from umbra_agent.serving import Server, Views
+from umbra_agent.signals import Signals
+from umbra_agent.store_log import StoreLog
+
+TICK_SECONDS = 0.1
+PROBE_TIMEOUT_SECONDS = 2.0
+# The server's own default when UMBP_DRAM_CAPACITY is unset.
+DEFAULT_CAPACITY_BYTES = 4 << 30
+# Up to here the server registers its tier before it listens; above it does so later, in a background thread.
+REGISTERED_AT_START_BYTES = 2 << 30
+
+State = Literal["starting", "ready", "stopped"]
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Command line, paths and ports of store mode; durations in seconds."""
+
+    argv: tuple[str, ...]
+    socket: Path
+    boot_id: Path
+    termination_log: Path
+    bind: str
+    port: int
+    stop_seconds: float
+    """SIGKILL this long after SIGTERM; unmapping a TB tier takes minutes."""
+
+
+def capacity(environment: Mapping[str, str]) -> tuple[int, str | None]:
+    """Tier size in bytes from UMBP_DRAM_CAPACITY, and a problem when the server will not take that value."""
+    text = environment.get("UMBP_DRAM_CAPACITY")
+    if text is None:
+        return DEFAULT_CAPACITY_BYTES, None
+    if text.isascii() and text.isdecimal() and int(text) > 0:
+        return int(text), None
+    problem = "UMBP_DRAM_CAPACITY is not a positive number of bytes: the server falls back to 4 GiB; correct the size."
+    return DEFAULT_CAPACITY_BYTES, problem
+
+
+def write_boot_id(path: Path) -> str:
+    """Write a new random boot id (the epoch, 32 hex digits) to `path` by rename and return it."""
+    epoch = secrets.token_hex(16)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.tmp")
+    staging.write_text(epoch + "\n", encoding="utf-8")
+    staging.chmod(0o644)
+    staging.replace(path)
+    return epoch
+
+
+def not_ready_reason(alive: bool, socket_problem: str | None, registered: bool, capacity_bytes: int) -> str | None:
+    """None when engines may use the store. Answering is not enough: a large tier is registered only minutes later."""
+    if not alive:
+        return "the store server is not running"
+    if socket_problem is not None:
+        return f"the store server is not ready: {socket_problem}"
+    if not registered and capacity_bytes > REGISTERED_AT_START_BYTES:
+        return "the tier is not registered for GPU access yet"
+    return None
+
+
+class Store:
+    """One life of the store server. `step` is called in the main thread, the views from any."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        """Write the boot id, then start the server. Raises OSError when it cannot be started."""
+        self._options = options
+        self._kit = installed_version(Path(__file__).parent)
+        self.capacity_bytes, self._problem = capacity(os.environ)
+        self.epoch = write_boot_id(options.boot_id)
+        self._child = Child(options.argv, os.environ, output=subprocess.PIPE)
+        output = self._child.output
+        assert output is not None  # noqa: S101 - PIPE was asked for
+        self.log = StoreLog(output)
+        self.log.start()
+        self._stop_began: float | None = None
+        self._exit_seen: float | None = None
+        self._killed = False
+        self._registered_after: float | None = None
+        self._poll = Poll(self._probe, lambda: self._child.pid, lambda: 1.0 if self.reason() is None else 0.1)
+        self._poll.start()
+        say(f"Store server started as process {self._child.pid}, epoch {self.epoch}.")
+
+    @property
+    def exit(self) -> Exit | None:
+        """How the server's main process ended, or None."""
+        return self._child.exit
+
+    def step(self, stop: bool) -> bool:
+        """Do one tick; return True once the server and everything it started have ended."""
+        child = self._child
+        child.reap()
+        if self._registered_after is None and self.log.registered.is_set():
+            self._registered_after = time.time() - child.started_at
+            say(f"The tier is registered for GPU access after {self._registered_after:.1f} s.")
+        now = time.monotonic()
+        if child.exit is not None:
+            self._end_rest(now)
+            return child.empty
+        if stop and self._stop_began is None:
+            self._stop_began = now
+            child.signal_main(signal.SIGTERM)
+        if self._stop_began is not None and not self._killed and now - self._stop_began >= self._options.stop_seconds:
+            say("The store server did not end in time and is killed.")
+            self._killed = True
+            child.signal_main(signal.SIGKILL)
+        return False
+
+    def _end_rest(self, now: float) -> None:
+        """Whatever the server left behind is killed: it holds no request, and the epoch is over."""
+        if self._exit_seen is None:
+            self._exit_seen = now
+            self._child.reap()
+        if not self._child.empty:
+            self._child.signal_all(signal.SIGKILL)
+
+    def _probe(self) -> str | None:
+        return http2_alive(self._options.socket, PROBE_TIMEOUT_SECONDS)
+
+    def reason(self) -> str | None:
+        """None when ready, else why not."""
+        registered = self.log.registered.is_set()
+        return not_ready_reason(self._child.exit is None, self._poll.latest[1], registered, self.capacity_bytes)
+
+    @property
+    def state(self) -> State:
+        """starting also means: was ready and does not answer at present."""
+        if self._child.exit is not None:
+            return "stopped"
+        return "ready" if self.reason() is None else "starting"
+
+    def status(self) -> dict[str, Any]:
+        """The /status document."""
+        return {
+            "agent": "store",
+            "kit": self._kit,
+            "epoch": self.epoch,
+            "state": self.state,
+            "capacityBytes": self.capacity_bytes,
+            "registered": self.log.registered.is_set(),
+            "startedAt": round(self._child.started_at, 3),
+            "lastExit": exit_status(self.exit),
+            "problem": self._problem or self.reason(),
+        }
+
+    def samples(self) -> list[Sample]:
+        """The metrics of /metrics."""
+        found = [
+            Sample(metrics.INFO, 1, {"agent": "store", "kit": self._kit, "revision": ""}),
+            Sample(metrics.READY, float(self.reason() is None)),
+            *metrics.one_hot(metrics.STORE_STATE, get_args(State), self.state),
+            Sample(metrics.STORE_CAPACITY, self.capacity_bytes),
+            Sample(metrics.STORE_REGISTERED, float(self.log.registered.is_set())),
+            Sample(metrics.STORE_STARTED, self._child.started_at),
+            Sample(metrics.STORE_EVICTION_LINES, self.log.eviction_rounds),
+            Sample(metrics.STORE_EVICTION_STUCK, self.log.eviction_stuck),
+        ]
+        if self._registered_after is not None:
+            found.append(Sample(metrics.STORE_REGISTRATION_DURATION, self._registered_after))
+        return found
+
+
+def exit_status(ended: Exit | None) -> dict[str, Any] | None:
+    """The lastExit object of /status and of the termination message."""
+    if ended is None:
+        return None
+    return {"code": ended.code, "signal": ended.signal, "at": round(ended.at, 3)}
+
+
+def run(options: StoreOptions) -> int:
+    """Run the server until it ends; return its exit code, 128 + signal, or 126/127 when it cannot be started."""
+    signals = Signals()
+    become_subreaper()
+    try:
+        store = Store(options)
+    except OSError as error:
+        reason = f"The store server cannot be started ({error.strerror}): check the profile's store image and argv."
+        say(reason)
+        write_termination(options.termination_log, compact({"agent": "store", "reason": reason}))
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    views = Views(status=store.status, ready=store.reason, metrics=lambda: metrics.render(store.samples()))
+    server = Server(options.bind, options.port, views)
+    say(f"Store agent listens on port {server.server_port}.")
+    while not store.step(signals.stop):
+        signals.wait(TICK_SECONDS)
+    return _finish(store, options, signals.stop)
+
+
+def _finish(store: Store, options: StoreOptions, asked: bool) -> int:
+    # The last lines may still be in the pipe; every writer has ended, so this is short.
+    store.log.join(timeout=2.0)
+    ended = store.exit or Exit(1, None, time.time())
+    reason = "Stopped" if asked else "Exited"
+    message: dict[str, Any] = {"agent": "store", "reason": reason, "epoch": store.epoch, "lastExit": exit_status(ended)}
+    if not asked:
+        message["lastLines"] = store.log.last_lines()
+    write_termination(options.termination_log, compact(message))
+    say(f"The store server ended ({ended}, {reason}).")
+    return ended.shell_code
