@@ -1,0 +1,115 @@
+"""What the engine agent shows: readiness, /status and metrics, all from one frozen snapshot."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from umbra_agent.child import Exit
+from umbra_agent.metrics import (
+    DOCUMENTS_REFUSED,
+    ENGINE_BACKOFF,
+    ENGINE_RESTARTS,
+    ENGINE_START_DURATION,
+    ENGINE_STARTED,
+    ENGINE_STATE,
+    ENGINE_STOP_DURATION,
+    INFO,
+    READY,
+    STORE_READY,
+    Sample,
+    one_hot,
+)
+
+State = Literal["waiting", "starting", "serving", "draining", "stopping", "failed"]
+ExitReason = Literal["Exited", "Stopped", "DrainTimeout", "StartFailed"]
+
+
+@dataclass(frozen=True)
+class LastExit:
+    """The engine's last end. Exited: by itself. Stopped: as asked. DrainTimeout: killed. StartFailed: never ran."""
+
+    exit: Exit
+    reason: ExitReason
+
+    def to_status(self) -> dict[str, Any]:
+        return {"code": self.exit.code, "signal": self.exit.signal, "reason": self.reason, "at": round(self.exit.at, 3)}
+
+
+@dataclass(frozen=True)
+class EngineSnapshot:
+    """The supervisor's state at one moment. Times are Unix seconds, durations seconds."""
+
+    state: State = "waiting"
+    agent_kit: str = "unknown"
+    kit: str | None = None
+    revision: str | None = None
+    wanted_revision: str | None = None
+    exited_restarts: int = 0
+    revision_restarts: int = 0
+    refused_documents: int = 0
+    backoff_seconds: float = 0.0
+    store_ready_once: bool = False
+    store_ready: bool = False
+    engine_problem: str | None = None
+    """Why the engine's own /ready is not 200 at present; None when it is."""
+    started_at: float | None = None
+    ready_at: float | None = None
+    start_seconds: float | None = None
+    stop_seconds: float | None = None
+    last_exit: LastExit | None = None
+    problem: str | None = None
+
+
+def not_ready_reason(snapshot: EngineSnapshot) -> str | None:
+    """None when requests may come, else why not.
+
+    The store counts only before the first start: when it is lost or frozen later, requests are cache misses.
+    """
+    if snapshot.state != "serving":
+        return snapshot.problem or f"the engine is {snapshot.state}"
+    if snapshot.revision != snapshot.wanted_revision:
+        return f"revision {snapshot.revision} runs, {snapshot.wanted_revision} is wanted"
+    if not snapshot.store_ready_once:
+        return "the store was never ready"
+    if snapshot.engine_problem is not None:
+        return f"the engine is not ready: {snapshot.engine_problem}"
+    return None
+
+
+def status(snapshot: EngineSnapshot, epoch: str | None) -> dict[str, Any]:
+    """The /status document. Holds no argument and no environment value."""
+    return {
+        "agent": "engine",
+        "kit": snapshot.kit or snapshot.agent_kit,
+        "revision": snapshot.revision,
+        "wantedRevision": snapshot.wanted_revision,
+        "state": snapshot.state,
+        "ready": not_ready_reason(snapshot) is None,
+        "restarts": snapshot.exited_restarts,
+        "epoch": epoch,
+        "storeReadyOnce": snapshot.store_ready_once,
+        "startedAt": None if snapshot.started_at is None else round(snapshot.started_at, 3),
+        "readyAt": None if snapshot.ready_at is None else round(snapshot.ready_at, 3),
+        "lastExit": None if snapshot.last_exit is None else snapshot.last_exit.to_status(),
+        "problem": snapshot.problem,
+    }
+
+
+def samples(snapshot: EngineSnapshot) -> list[Sample]:
+    """The metrics of /metrics. A duration that has not been measured yet is absent."""
+    info = {"agent": "engine", "kit": snapshot.agent_kit, "revision": snapshot.revision or ""}
+    found = [
+        Sample(INFO, 1, info),
+        Sample(READY, float(not_ready_reason(snapshot) is None)),
+        *one_hot(ENGINE_STATE, get_args(State), snapshot.state),
+        Sample(ENGINE_RESTARTS, snapshot.exited_restarts, {"reason": "Exited"}),
+        Sample(ENGINE_RESTARTS, snapshot.revision_restarts, {"reason": "Revision"}),
+        Sample(ENGINE_BACKOFF, snapshot.backoff_seconds),
+        Sample(DOCUMENTS_REFUSED, snapshot.refused_documents),
+        Sample(STORE_READY, float(snapshot.store_ready)),
+    ]
+    optional = (
+        (ENGINE_STARTED, snapshot.started_at),
+        (ENGINE_START_DURATION, snapshot.start_seconds),
+        (ENGINE_STOP_DURATION, snapshot.stop_seconds),
+    )
+    return found + [Sample(metric, value) for metric, value in optional if value is not None]
