@@ -1,0 +1,208 @@
+"""Starts the operator: logging, metrics, kopf, workers, the poller of agents and the resync."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import kopf
+from prometheus_client import make_wsgi_app
+
+from umbra_operator import __version__, errors, handlers, metrics
+from umbra_operator.cluster import DEPLOYMENTS, PODS, PROFILES, KubeCluster
+from umbra_operator.observe import Memory
+from umbra_operator.poll import Poller
+from umbra_operator.queue import WorkQueue
+from umbra_operator.reconcile import Reconciler
+from umbra_operator.records import Key
+from umbra_operator.render import names
+from umbra_operator.settings import Settings
+
+logger = logging.getLogger("umbra_operator")
+
+STALE_RESYNCS = 3
+"""The process counts as dead after this many resyncs in a row did not happen."""
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line, for log collectors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+class Operator:
+    """One life of the operator's process."""
+
+    def __init__(self, settings: Settings, cluster: KubeCluster) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._memory = Memory()
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._poller = Poller(self._memory.pods, self._queue.add)
+        self._reconciler = Reconciler(cluster, self._memory, self._poller)
+        self._synced = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs until ``stop`` is set; a part that ends before that ends the process."""
+        registry = handlers.registry(self._memory, self._wake)
+        namespaces = self._settings.namespaces
+        parts = [
+            kopf.operator(
+                registry=registry,
+                settings=handlers.kopf_settings(),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+            ),
+            self._resync(),
+            self._poller.run(),
+            *(self._work() for _ in range(self._settings.workers)),
+        ]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
+        stopping = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._cluster.close()
+        for task in done - {stopping}:
+            raise task.exception() or RuntimeError("a part of the operator ended by itself")
+
+    def _wake(self, key: Key) -> None:
+        self._queue.add(key)
+
+    async def _work(self) -> None:
+        """Takes keys for ever, once the memory has been filled: before that an absent pod proves nothing."""
+        await self._synced.wait()
+        while True:
+            key = await self._queue.get()
+            metrics.QUEUE_DEPTH.labels(metrics.CONTROLLER).set(len(self._queue))
+            with metrics.RECONCILE_SECONDS.labels(metrics.CONTROLLER).time():
+                result = await self._reconcile(key)
+            metrics.RECONCILES.labels(metrics.CONTROLLER, result).inc()
+            self._queue.done(key)
+
+    async def _reconcile(self, key: Key) -> str:
+        name = "/".join(key)
+        try:
+            await self._reconciler.reconcile(key)
+        except errors.Conflict as error:
+            # Somebody was faster, or an event has not arrived yet: look again after it has.
+            logger.debug("%s: %s", name, error)
+            self._queue.retry(key)
+            return "requeue"
+        except errors.Missing as error:
+            logger.debug("%s: %s", name, error)
+            self._queue.retry(key)
+            return "requeue"
+        except errors.UmbraError as error:
+            logger.warning("%s: %s; trying again in %.1f s", name, error, self._queue.retry(key))
+            return "error"
+        except Exception:
+            # One object that cannot be handled must not stop the others.
+            logger.exception("%s: unexpected; trying again in %.1f s", name, self._queue.retry(key))
+            return "error"
+        self._queue.forget(key)
+        return "success"
+
+    async def _resync(self) -> None:
+        """Repairs the memory by full lists, at start and then for ever."""
+        delay = 0.5
+        while True:
+            try:
+                changed = await self._list_all()
+            except errors.UmbraError as error:
+                logger.warning("resync: %s; trying again in %.1f s", error, delay)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 10.0)
+                continue
+            delay = 0.5
+            metrics.LAST_RESYNC.set_to_current_time()
+            keys = changed if self._synced.is_set() else set(self._memory.deployments)
+            if self._synced.is_set():
+                metrics.REPAIRED.inc(len(changed))
+            self._synced.set()
+            for key in keys:
+                self._queue.add(key)
+            await asyncio.sleep(self._settings.resync_seconds)
+
+    async def _list_all(self) -> set[Key]:
+        deployments, pods = [], []
+        for namespace in self._settings.namespaces or (None,):
+            deployments += [body async for body in self._cluster.list(DEPLOYMENTS, namespace)]
+            pods += [body async for body in self._cluster.list(PODS, namespace, names.LABEL_DEPLOYMENT)]
+        profiles = [body async for body in self._cluster.list(PROFILES)]
+        return self._memory.repair(deployments, profiles, pods)
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are not news."""
+
+
+def serve_metrics(settings: Settings) -> None:
+    """``/metrics``, and ``/healthz`` which fails when the resync has stopped."""
+    exposition = make_wsgi_app()
+    started = time.time()
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"] != "/healthz":
+            return exposition(environ, start_response)
+        last = metrics.LAST_RESYNC._value.get() or started  # no public reader exists
+        age = time.time() - last
+        fresh = age < STALE_RESYNCS * settings.resync_seconds
+        start_response("200 OK" if fresh else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [f"last resync {age:.0f} s ago\n".encode()]
+
+    server = make_server(settings.bind, settings.metrics_port, app, handler_class=_Quiet)
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+async def run(settings: Settings) -> None:
+    """Runs the operator until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    cluster = await KubeCluster.connect()
+    logger.info("umbra-operator %s serves %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
+    await Operator(settings, cluster).run(stop)
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    try:
+        settings = Settings.from_env()
+    except ValueError as error:
+        print(f"umbra-operator: {error}", file=sys.stderr)
+        return 2
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    handlers.quiet_kopf()
+    if settings.metrics_port:
+        serve_metrics(settings)
+    try:
+        asyncio.run(run(settings))
+    except errors.ClusterUnavailable as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the agents of a pod say on ``/status``, reduced to what decisions use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAgent:
+    """The engine container's agent."""
+
+    revision: str | None
+    """Revision of the running engine."""
+    wanted_revision: str | None
+    """Revision in the launch document that the agent sees."""
+    state: str
+    restarts: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAgent:
+    """The store container's agent."""
+
+    epoch: str | None
+    """Boot id of the store process."""
+    state: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """Last answers of one pod's agents; None where one did not answer."""
+
+    engine: EngineAgent | None = None
+    store: StoreAgent | None = None
+
+
+def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
+    """Parses the engine agent's ``/status``. Raises KeyError or TypeError when it is something else."""
+    return EngineAgent(
+        revision=_text(body["revision"]),
+        wanted_revision=_text(body["wantedRevision"]),
+        state=str(body["state"])[:32],
+        restarts=int(body["restarts"]),
+        problem=_text(body["problem"]),
+    )
+
+
+def store_agent(body: Mapping[str, Any]) -> StoreAgent:
+    """Parses the store agent's ``/status``. Raises KeyError or TypeError when it is something else."""
+    return StoreAgent(epoch=_text(body["epoch"]), state=str(body["state"])[:32], problem=_text(body["problem"]))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)[:512]

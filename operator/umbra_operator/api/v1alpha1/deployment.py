@@ -1,0 +1,339 @@
+"""``K3Deployment``: one engine shape times ``replicas``, each replica a pod with its own store."""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from umbra_operator.api.base import ATOMIC, Bytes, Cel, EditClass, Model, Name, RelativePath, edit, list_map
+
+ENGINE = edit(EditClass.ENGINE)
+POD = edit(EditClass.POD)
+OPERATOR = edit(EditClass.OPERATOR)
+
+NAME_LIMIT = 40
+"""Longest name of a K3Deployment: ``-<ordinal>-<attempt>`` and other suffixes must fit into 63 characters."""
+
+
+class Role(StrEnum):
+    """What the engines of a deployment do."""
+
+    UNIFIED = "Unified"
+
+
+class SourceType(StrEnum):
+    """Where the weights are."""
+
+    PVC = "PersistentVolumeClaim"
+    NODE_PATH = "NodePath"
+
+
+class SpeculationType(StrEnum):
+    """Speculative decoding algorithm."""
+
+    NONE = "None"
+    DSPARK = "DSPARK"
+
+
+class KeyLayout(StrEnum):
+    """How pages are named in the store."""
+
+    AUTO = "Auto"
+    PER_RANK = "PerRank"
+
+
+class ProfileRef(Model):
+    """Names the K3Profile that this deployment uses."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of a K3Profile. A missing profile sets ConfigValid=False and stops no engine."""
+
+
+class ClaimSource(Model):
+    """Weights on a PersistentVolumeClaim of the same namespace."""
+
+    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the PersistentVolumeClaim; it is mounted read-only."""
+    path: RelativePath = ""
+    """Folder of the weights inside the volume; empty means its root."""
+
+
+class NodePathSource(Model):
+    """Weights on the node, below a root that the profile's administrator allowed."""
+
+    root: Name
+    """Name of an entry in the profile's modelRoots."""
+    path: RelativePath
+    """Folder of the weights below that root."""
+
+
+class ModelSource(Model):
+    """Where the weights are: exactly the member that type names."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.type == 'PersistentVolumeClaim' ? has(self.persistentVolumeClaim) && !has(self.nodePath) "
+            ": has(self.nodePath) && !has(self.persistentVolumeClaim)",
+            "set exactly the member that type names: persistentVolumeClaim or nodePath",
+        ),
+    )
+    type: SourceType
+    """Which member is set."""
+    persistent_volume_claim: ClaimSource | None = None
+    """Weights on a PersistentVolumeClaim."""
+    node_path: NodePathSource | None = None
+    """Weights on the node."""
+
+
+class ModelSpec(Model):
+    """The model to serve."""
+
+    served_name: Annotated[str, Field(min_length=1, max_length=128, json_schema_extra=ENGINE)]
+    """Name that clients put into "model"."""
+    source: Annotated[ModelSource, Field(json_schema_extra=POD)]
+    """Where the weights are."""
+
+
+class Parallelism(Model):
+    """How one engine is spread over GPUs."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.tensor) || !has(self.decodeContext) || self.tensor % self.decodeContext == 0",
+            "decodeContext must divide tensor",
+        ),
+    )
+    tensor: Annotated[int | None, Field(ge=1, le=64)] = None
+    """Tensor parallel size, one rank per GPU. Unset: the profile's."""
+    decode_context: Annotated[int | None, Field(ge=1, le=64)] = None
+    """Decode context parallel size; must divide tensor. Unset: 1."""
+
+
+class DSpark(Model):
+    """Settings of the DSPARK draft model."""
+
+    draft: RelativePath
+    """Folder of the draft model, below the same root or volume as the model."""
+    block_size: Annotated[int, Field(ge=1, le=16)] = 7
+    """Tokens proposed per step."""
+
+
+class Speculation(Model):
+    """Speculative decoding."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel("(self.type == 'DSPARK') == has(self.dspark)", "set dspark when type is DSPARK, and only then"),
+    )
+    type: SpeculationType = SpeculationType.NONE
+    """Algorithm."""
+    dspark: DSpark | None = None
+    """Settings of DSPARK."""
+
+
+class Dram(Model):
+    """The store's host memory."""
+
+    size: Bytes
+    """Bytes that the store may use on the node, for all ranks together; about 90 % holds pages (see watermarks)."""
+
+
+class Watermarks(Model):
+    """When the store evicts, in percent of its size."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel("self.highPercent > self.lowPercent", "highPercent must be greater than lowPercent"),
+    )
+    high_percent: Annotated[int, Field(ge=2, le=99)]
+    """Eviction starts here."""
+    low_percent: Annotated[int, Field(ge=1, le=98)]
+    """Eviction ends here."""
+
+
+class CachePolicy(Model):
+    """What the linker stores, and under which names."""
+
+    key_layout: KeyLayout | None = None
+    """Auto stores each page of MLA KV once for all ranks. PerRank stores it once per rank, as the stock linker does."""
+
+
+class Cache(Model):
+    """The cache tier of one replica."""
+
+    dram: Annotated[Dram, Field(json_schema_extra=POD)]
+    """The store's host memory."""
+    watermarks: Annotated[Watermarks | None, Field(json_schema_extra=POD)] = None
+    """When the store evicts. Unset: 90 and 70."""
+    policy: Annotated[CachePolicy | None, Field(json_schema_extra=ENGINE)] = None
+    """What the linker stores."""
+
+
+class EnvVar(Model):
+    """One environment variable of the engine."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    """Name; the profile's allowedEnv must hold it."""
+    value: Annotated[str, Field(max_length=1024)]
+    """Value, passed as it is."""
+
+
+class Engine(Model):
+    """The engine's own settings. An unset field leaves the profile's value."""
+
+    memory_fraction_percent: Annotated[int | None, Field(ge=10, le=98)] = None
+    """Share of GPU memory for weights and cache pools, in percent (SGLang's mem-fraction-static)."""
+    max_running_requests: Annotated[int | None, Field(ge=1, le=4096)] = None
+    """Most requests that run at once."""
+    chunked_prefill_size: Annotated[int | None, Field(ge=64, le=131072)] = None
+    """Most prompt tokens per prefill step."""
+    context_length: Annotated[int | None, Field(ge=64, le=1048576)] = None
+    """Longest context in tokens."""
+    extra_args: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=512)]],
+        Field(max_length=64, json_schema_extra=edit(EditClass.ENGINE, **ATOMIC)),
+    ] = []
+    """More engine flags. Each flag must be in the profile's allowedArgs; flags that Umbra sets are refused by name."""
+    env: Annotated[
+        list[EnvVar], Field(max_length=64, json_schema_extra=edit(EditClass.ENGINE, **list_map("name")))
+    ] = []
+    """More environment variables; each name must be in the profile's allowedEnv."""
+
+
+class ContainerResources(Model):
+    """Requests and limits of one container, equal so that the pod is Guaranteed."""
+
+    cpu: Annotated[str | None, Field(max_length=16, pattern=r"^[0-9]+(\.[0-9]{1,3}|m)?$")] = None
+    """CPU, such as "16" or "500m"."""
+    memory: Bytes | None = None
+    """Memory without the store's size, which Umbra adds to the store's container itself."""
+
+
+class Resources(Model):
+    """Requests and limits per container. An unset field leaves the profile's value."""
+
+    engine: ContainerResources | None = None
+    """The engine container."""
+    store: ContainerResources | None = None
+    """The store container, on top of cache.dram.size."""
+
+
+class Toleration(Model):
+    """A taint that the pod tolerates."""
+
+    key: Annotated[str | None, Field(max_length=317)] = None
+    """Key of the taint; unset with operator Exists matches every taint."""
+    operator: Annotated[str, Field(pattern=r"^(Exists|Equal)$")] = "Equal"
+    """Exists or Equal."""
+    value: Annotated[str | None, Field(max_length=63)] = None
+    """Value of the taint, for Equal."""
+    effect: Annotated[str | None, Field(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)$")] = None
+    """Effect of the taint; unset matches all."""
+    toleration_seconds: Annotated[int | None, Field(ge=0, le=86400)] = None
+    """How long a NoExecute taint is tolerated, in seconds; unset: for ever."""
+
+
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
+Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
+
+
+class Placement(Model):
+    """Where pods run."""
+
+    node_selector: Labels = {}
+    """Labels that a node must have."""
+    tolerations: Annotated[list[Toleration], Field(max_length=16, json_schema_extra=edit(EditClass.POD, **ATOMIC))] = []
+    """Taints that the pods tolerate."""
+    priority_class_name: Annotated[str | None, Field(max_length=253)] = None
+    """PriorityClass of the pods."""
+    scheduler_name: Annotated[str | None, Field(max_length=253)] = None
+    """Scheduler of the pods; unset: the cluster's."""
+    runtime_class_name: Annotated[str | None, Field(max_length=253)] = None
+    """RuntimeClass of the pods; unset: the node's."""
+
+
+class PodMetadata(Model):
+    """Labels and annotations that pods carry besides Umbra's own."""
+
+    labels: Labels = {}
+    """Labels; umbra.dev/ and app.kubernetes.io/ keys are Umbra's and refused."""
+    annotations: Annotations = {}
+    """Annotations; umbra.dev/ keys are Umbra's and refused."""
+
+
+class Health(Model):
+    """Bounds on starting and stopping."""
+
+    startup_timeout_seconds: Annotated[int | None, Field(ge=60, le=14400, json_schema_extra=POD)] = None
+    """How long the store may take to be ready, in seconds. Unset: computed from its size."""
+    drain_timeout_seconds: Annotated[int | None, Field(ge=0, le=3000, json_schema_extra=ENGINE)] = None
+    """How long running requests may finish before an engine stops, in seconds. Unset: 600."""
+
+
+_DSPARK_WITH_DCP = (
+    "has({0}.speculation) && {0}.speculation.type == 'DSPARK' && has({0}.parallelism) "
+    "&& has({0}.parallelism.decodeContext) && {0}.parallelism.decodeContext > 1"
+)
+
+
+class K3DeploymentSpec(Model):
+    """What a K3Deployment asks for."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            f"!({_DSPARK_WITH_DCP.format('self')}) "
+            f"|| (oldSelf.hasValue() && {_DSPARK_WITH_DCP.format('oldSelf.value()')})",
+            "speculation DSPARK cannot be combined with parallelism.decodeContext greater than 1; "
+            "set decodeContext to 1 or speculation.type to None",
+            optional_old_self=True,
+        ),
+    )
+    profile_ref: Annotated[ProfileRef, Field(json_schema_extra=OPERATOR)]
+    """The profile that images, default flags and limits come from."""
+    role: Annotated[
+        Role,
+        Field(
+            json_schema_extra=edit(
+                EditClass.OPERATOR,
+                **{
+                    "x-kubernetes-validations": [
+                        {"rule": "self == oldSelf", "message": "role is immutable; create another object"}
+                    ]
+                },
+            )
+        ),
+    ] = Role.UNIFIED
+    """What the engines do. Immutable."""
+    replicas: Annotated[int, Field(ge=0, le=64, json_schema_extra=OPERATOR)] = 1
+    """Number of engines, each a pod with its own store."""
+    model: ModelSpec
+    """The model to serve."""
+    parallelism: Annotated[Parallelism | None, Field(json_schema_extra=POD)] = None
+    """How one engine is spread over GPUs."""
+    speculation: Annotated[Speculation | None, Field(json_schema_extra=ENGINE)] = None
+    """Speculative decoding."""
+    cache: Cache
+    """The cache tier."""
+    engine: Annotated[Engine | None, Field(json_schema_extra=ENGINE)] = None
+    """The engine's own settings."""
+    resources: Annotated[Resources | None, Field(json_schema_extra=POD)] = None
+    """Requests and limits per container."""
+    placement: Annotated[Placement | None, Field(json_schema_extra=POD)] = None
+    """Where pods run."""
+    pod_metadata: Annotated[PodMetadata | None, Field(json_schema_extra=POD)] = None
+    """Labels and annotations of the pods."""
+    image_pull_secrets: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=253)]],
+        Field(max_length=8, json_schema_extra=edit(EditClass.POD, **ATOMIC)),
+    ] = []
+    """Names of Secrets in the same namespace that the node pulls images with."""
+    health: Health | None = None
+    """Bounds on starting and stopping."""
+
+
+def object_rules() -> tuple[dict[str, Any], ...]:
+    """Rules on the whole object, which sees its own name."""
+    return (
+        Cel(
+            f"size(self.metadata.name) <= {NAME_LIMIT}",
+            f"metadata.name must have at most {NAME_LIMIT} characters: names of pods and Services are made from it",
+        ).to_schema(),
+    )

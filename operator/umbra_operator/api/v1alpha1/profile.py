@@ -1,0 +1,185 @@
+"""``K3Profile``: a tested combination of images, flags and limits. What can run code or touch a node stands here."""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from umbra_operator.api.base import ATOMIC, Bytes, Cel, EditClass, Model, Name, edit, list_map
+from umbra_operator.api.v1alpha1.deployment import ContainerResources, EnvVar
+
+ENGINE = edit(EditClass.ENGINE)
+POD = edit(EditClass.POD)
+OPERATOR = edit(EditClass.OPERATOR)
+
+Text = Annotated[str, Field(min_length=1, max_length=512)]
+AbsolutePath = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^/")]
+Image = Annotated[str, Field(min_length=1, max_length=512)]
+
+
+class PullPolicy(StrEnum):
+    """When the node pulls an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class CheckMode(StrEnum):
+    """What a failed preflight check does."""
+
+    REQUIRE = "Require"
+    WARN = "Warn"
+
+
+class EngineProfile(Model):
+    """The engine container."""
+
+    image: Annotated[Image, Field(json_schema_extra=POD)]
+    """Image of SGLang with the mori client, best by digest."""
+    python: Annotated[Text, Field(json_schema_extra=POD)] = "python3"
+    """Interpreter inside the image that has SGLang installed."""
+    args: Annotated[list[Text], Field(max_length=128, json_schema_extra=edit(EditClass.ENGINE, **ATOMIC))] = []
+    """Default flags of sglang.launch_server. Flags that Umbra sets are refused."""
+    env: Annotated[
+        list[EnvVar], Field(max_length=128, json_schema_extra=edit(EditClass.ENGINE, **list_map("name")))
+    ] = []
+    """Default environment of the engine process."""
+    allowed_args: Annotated[
+        list[Text], Field(max_length=256, json_schema_extra=edit(EditClass.OPERATOR, **ATOMIC))
+    ] = []
+    """Flags that a K3Deployment may set in engine.extraArgs."""
+    allowed_env: Annotated[list[Text], Field(max_length=256, json_schema_extra=edit(EditClass.OPERATOR, **ATOMIC))] = []
+    """Environment variables that a K3Deployment may set in engine.env."""
+    resources: Annotated[ContainerResources | None, Field(json_schema_extra=POD)] = None
+    """Default requests and limits of the engine container."""
+    shm_size: Annotated[Bytes, Field(json_schema_extra=POD)] = "16Gi"
+    """Size of /dev/shm; it counts toward the memory of the containers that write to it."""
+
+
+class StoreProfile(Model):
+    """The store container."""
+
+    image: Annotated[Image | None, Field(json_schema_extra=POD)] = None
+    """Image with umbp_standalone_server and Python. Unset: the engine's image."""
+    python: Annotated[Text | None, Field(json_schema_extra=POD)] = None
+    """Interpreter inside that image, for the agent. Unset: the engine's."""
+    command: Annotated[
+        list[Text], Field(min_length=1, max_length=16, json_schema_extra=edit(EditClass.POD, **ATOMIC))
+    ] = ["umbp_standalone_server"]
+    """Command line of the server; Umbra appends the address of its socket."""
+    env: Annotated[list[EnvVar], Field(max_length=128, json_schema_extra=edit(EditClass.POD, **list_map("name")))] = []
+    """Environment of the server besides what Umbra sets from typed fields."""
+    resources: Annotated[ContainerResources | None, Field(json_schema_extra=POD)] = None
+    """Default requests and limits of the store container, on top of the store's size."""
+
+
+class KitProfile(Model):
+    """The kit container: linker and agent."""
+
+    image: Annotated[Image, Field(json_schema_extra=POD)]
+    """Image of the kit."""
+    version: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z.+-]+$", json_schema_extra=ENGINE)]
+    """Version of the kit inside that image."""
+
+
+class HostMount(Model):
+    """A folder of the node that the preflight, store and engine containers see."""
+
+    name: Name
+    """Name of the volume."""
+    host_path: AbsolutePath
+    """Folder on the node."""
+    mount_path: AbsolutePath
+    """Folder in the containers."""
+    read_only: bool = True
+    """Whether the containers may write to it."""
+
+
+class ModelRoot(Model):
+    """A folder of the node that holds weights."""
+
+    name: Name
+    """Name that K3Deployments use."""
+    path: AbsolutePath
+    """Folder on the node; it is mounted read-only."""
+
+
+class Devices(Model):
+    """GPUs as the device plugin offers them."""
+
+    resource_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Extended resource, such as amd.com/gpu; each rank requests one."""
+
+
+class CheckModes(Model):
+    """What each failed preflight check does."""
+
+    memlock: CheckMode = CheckMode.REQUIRE
+    """Locked memory too small for the store's buffers."""
+    memory: CheckMode = CheckMode.REQUIRE
+    """Node or container memory too small for the store."""
+    versions: CheckMode = CheckMode.REQUIRE
+    """SGLang or mori outside the versions below."""
+
+
+class Versions(Model):
+    """Versions that this profile was tested with."""
+
+    sglang: Annotated[list[Text], Field(min_length=1, max_length=16, json_schema_extra=dict(ATOMIC))]
+    """Versions of SGLang."""
+    mori: Annotated[list[Text], Field(min_length=1, max_length=16, json_schema_extra=dict(ATOMIC))]
+    """Versions of amd-mori, client and server."""
+
+
+class NodeRequirements(Model):
+    """What the node must offer before anything is loaded."""
+
+    memlock: Bytes | None = None
+    """Memory that a container must be able to lock. Unset: not checked."""
+    memory_headroom: Bytes = "16Gi"
+    """Memory that must remain on the node besides the store's size."""
+    modes: CheckModes = CheckModes()
+    """What each failed check does: Require stops the pod, Warn goes on."""
+
+
+class K3ProfileSpec(Model):
+    """Images, default flags and limits. Immutable: a change is a new profile with a new version in its name."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel("self == oldSelf", "spec is immutable; create a profile with the next version in its name"),
+    )
+    engine: EngineProfile
+    """The engine container."""
+    store: StoreProfile = StoreProfile()
+    """The store container."""
+    kit: KitProfile
+    """The kit container."""
+    pull_policy: Annotated[PullPolicy, Field(json_schema_extra=POD)] = PullPolicy.IF_NOT_PRESENT
+    """When the node pulls the three images."""
+    tensor: Annotated[int, Field(ge=1, le=64, json_schema_extra=POD)] = 8
+    """Default tensor parallel size."""
+    devices: Annotated[Devices | None, Field(json_schema_extra=POD)] = None
+    """GPUs of the node. Unset: the engine requests none."""
+    host_mounts: Annotated[
+        list[HostMount], Field(max_length=32, json_schema_extra=edit(EditClass.POD, **list_map("name")))
+    ] = []
+    """Folders of the node that the containers see."""
+    model_roots: Annotated[
+        list[ModelRoot], Field(max_length=16, json_schema_extra=edit(EditClass.POD, **list_map("name")))
+    ] = []
+    """Folders of the node that hold weights."""
+    versions: Annotated[Versions, Field(json_schema_extra=POD)]
+    """Versions that were tested."""
+    requirements: Annotated[NodeRequirements, Field(json_schema_extra=POD)] = NodeRequirements()
+    """What the node must offer."""
+
+
+def object_rules() -> tuple[dict[str, Any], ...]:
+    """Rules on the whole object, which sees its own name."""
+    return (
+        Cel(
+            "self.metadata.name.matches('-v[0-9]+$')",
+            "metadata.name must end in a content version such as -v1: profiles are immutable and kept side by side",
+        ).to_schema(),
+    )

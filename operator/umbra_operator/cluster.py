@@ -1,0 +1,237 @@
+"""The only door to the Kubernetes API, and the only importer of its client.
+
+Every call is bounded in time, and every failure becomes one of the operator's own errors.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from umbra_operator import errors, metrics
+from umbra_operator.api.base import GROUP, VERSION
+
+REQUEST_SECONDS = 10.0
+"""Bound on one request. Shorter than any lease, so that a process that lost its lease cannot still be writing."""
+CHUNK = 500
+"""Objects per page of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where a kind lives in the API."""
+
+    prefix: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
+        """URL path of a collection, an object or a subresource."""
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return "".join(
+            [
+                self.prefix,
+                scope,
+                f"/{self.plural}",
+                f"/{name}" if name else "",
+                f"/{subresource}" if subresource else "",
+            ]
+        )
+
+
+DEPLOYMENTS = Resource(f"/apis/{GROUP}/{VERSION}", "k3deployments")
+PROFILES = Resource(f"/apis/{GROUP}/{VERSION}", "k3profiles", namespaced=False)
+PODS = Resource("/api/v1", "pods")
+SERVICES = Resource("/api/v1", "services")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the API server is and how to prove who we are."""
+
+    server: str
+    ca_path: str | None
+    ca_data: str | None
+    token: str | None
+    certificate_path: str | None
+    key_path: str | None
+
+
+class Cluster(Protocol):
+    """What the operator asks of a cluster."""
+
+    def list(self, resource: Resource, namespace: str | None = None, labels: str = "") -> AsyncIterator[dict[str, Any]]:
+        """Every object, in pages."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """One object. Raises Missing."""
+
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Creates an object. Raises Conflict when the name is taken."""
+
+    async def apply(
+        self, resource: Resource, body: Mapping[str, Any], manager: str, subresource: str | None = None
+    ) -> dict[str, Any]:
+        """Server-side apply of the fields that ``manager`` owns."""
+
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Strategic-merge patch. Raises Conflict when uid or resourceVersion in ``body`` do not match."""
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """Deletes exactly that object in that version. Raises Conflict when it is another one by now."""
+
+
+class KubeCluster:
+    """``Cluster`` over the official client."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._api = client.ApiClient(configuration)
+
+    @classmethod
+    async def connect(cls) -> "KubeCluster":
+        """The cluster that this process runs in, or else the one of the user's kubeconfig.
+
+        Raises ClusterUnavailable when neither can be read.
+        """
+        return cls(await load_configuration())
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._api.close()
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, labels: str = ""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Every object, in pages of 500."""
+        token = ""
+        while True:
+            query = {"limit": str(CHUNK), "labelSelector": labels, "continue": token}
+            page = await self._request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
+            for item in page.get("items") or ():
+                yield item
+            token = page.get("metadata", {}).get("continue") or ""
+            if not token:
+                return
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """One object. Raises Missing."""
+        return await self._request("GET", resource.path(namespace, name))
+
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Creates an object. Raises Conflict when the name is taken."""
+        return await self._request("POST", resource.path(body["metadata"]["namespace"]), body=body)
+
+    async def apply(
+        self, resource: Resource, body: Mapping[str, Any], manager: str, subresource: str | None = None
+    ) -> dict[str, Any]:
+        """Server-side apply of the fields that ``manager`` owns; takes fields over from other managers."""
+        meta = body["metadata"]
+        return await self._request(
+            "PATCH",
+            resource.path(meta["namespace"], meta["name"], subresource),
+            query={"fieldManager": manager, "force": "true"},
+            body=body,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Strategic-merge patch. Raises Conflict when uid or resourceVersion in ``body`` do not match."""
+        path = resource.path(namespace, name)
+        return await self._request("PATCH", path, body=body, content_type="application/strategic-merge-patch+json")
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """Deletes exactly that object in that version. Raises Conflict when it is another one by now."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        await self._request("DELETE", resource.path(namespace, name), body=body)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        began, code = time.monotonic(), "error"
+        try:
+            _, url, headers, sent, _ = await self._api.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._api.call_api(method, url, headers, sent, _request_timeout=REQUEST_SECONDS)
+            code = str(response.status)
+            text = await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise errors.ClusterUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+        except asyncio.CancelledError:
+            code = "cancelled"
+            raise
+        finally:
+            metrics.REQUESTS.labels(code, method).inc()
+            metrics.REQUEST_SECONDS.labels(method).observe(time.monotonic() - began)
+        if response.status >= 300:
+            raise _error(response.status, f"{method} {path}: {_message(text)}")
+        parsed: dict[str, Any] = json.loads(text)
+        return parsed
+
+
+async def load_configuration() -> client.Configuration:
+    """Configuration of the cluster that this process runs in, or else of the user's kubeconfig.
+
+    Raises ClusterUnavailable when neither can be read.
+    """
+    configuration = client.Configuration()
+    # The operator retries by its own queue; a retry below it would hide delays and double the writes.
+    configuration.retries = None
+    try:
+        config.load_incluster_config(configuration)
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(client_configuration=configuration)
+        except (config.ConfigException, OSError) as error:
+            raise errors.ClusterUnavailable(
+                f"no cluster: neither a service account nor a kubeconfig can be read ({error}); set KUBECONFIG"
+            ) from error
+    return configuration
+
+
+async def load_connection() -> Connection:
+    """The same cluster for kopf, with credentials read anew at each call."""
+    configuration = await load_configuration()
+    scheme_and_token = configuration.api_key.get("BearerToken") or ""
+    return Connection(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        ca_data=configuration.ca_cert_data,
+        token=scheme_and_token.removeprefix("bearer ").removeprefix("Bearer ") or None,
+        certificate_path=configuration.cert_file,
+        key_path=configuration.key_file,
+    )
+
+
+def _error(status: int, message: str) -> errors.UmbraError:
+    if status == 404:
+        return errors.Missing(message)
+    if status == 409:
+        return errors.Conflict(message)
+    if status in (400, 403, 405, 413, 415, 422):
+        return errors.Refused(message)
+    return errors.ClusterUnavailable(message)
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:256].decode(errors="replace")

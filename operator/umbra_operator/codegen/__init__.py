@@ -1,0 +1,1 @@
+"""Generated files: CRDs and reference pages, from the API models."""

@@ -1,0 +1,130 @@
+"""Condition types and reasons, each with the line that the reference page prints, and how a list of them is made."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Type(StrEnum):
+    """Conditions of a K3Deployment, in the order in which they can become true."""
+
+    CONFIG_VALID = "ConfigValid"
+    PREFLIGHT_PASSED = "PreflightPassed"
+    STORE_READY = "StoreReady"
+    ENGINE_READY = "EngineReady"
+    AVAILABLE = "Available"
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+MEANINGS: Mapping[Type, str] = {
+    Type.CONFIG_VALID: "The spec and its profile fit together. False never stops an engine that runs.",
+    Type.PREFLIGHT_PASSED: "Every pod's node offers what the profile requires.",
+    Type.STORE_READY: "Every pod's store answers. False means cache misses, never failed requests.",
+    Type.ENGINE_READY: "Every engine serves.",
+    Type.AVAILABLE: "At least one replica serves.",
+    Type.READY: "All replicas serve at the wanted revision.",
+    Type.RECONCILING: "Present only while the operator works toward the spec.",
+    Type.STALLED: "Present only while someone must act before the operator can go on.",
+}
+
+
+class Reason(StrEnum):
+    """Every reason that a condition can carry."""
+
+    VALID = "Valid"
+    SPEC_UNREADABLE = "SpecUnreadable"
+    PROFILE_NOT_FOUND = "ProfileNotFound"
+    PROFILE_UNREADABLE = "ProfileUnreadable"
+    ARGUMENT_OWNED = "ArgumentOwned"
+    ARGUMENT_NOT_ALLOWED = "ArgumentNotAllowed"
+    ENV_NOT_ALLOWED = "EnvNotAllowed"
+    METADATA_RESERVED = "MetadataReserved"
+    MODEL_ROOT_NOT_FOUND = "ModelRootNotFound"
+    PARALLELISM_INVALID = "ParallelismInvalid"
+    DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
+    NAME_CONFLICT = "NameConflict"
+    PASSED = "Passed"
+    PENDING = "Pending"
+    CHECK_FAILED = "CheckFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    STORE_STARTING = "StoreStarting"
+    STORE_FAILED = "StoreFailed"
+    ENGINE_STARTING = "EngineStarting"
+    ENGINE_FAILED = "EngineFailed"
+    ENGINE_RESTARTING = "EngineRestarting"
+    SERVING = "Serving"
+    NO_REPLICA_SERVES = "NoReplicaServes"
+    SCALED_TO_ZERO = "ScaledToZero"
+    PROGRESSING = "Progressing"
+    DELETING = "Deleting"
+
+
+REASONS: Mapping[Reason, str] = {
+    Reason.VALID: "Nothing to do.",
+    Reason.SPEC_UNREADABLE: "This operator cannot read the spec; the message names the field. Correct it or upgrade.",
+    Reason.PROFILE_NOT_FOUND: "No K3Profile has the name in spec.profileRef. Create it, or correct the name.",
+    Reason.PROFILE_UNREADABLE: "This operator cannot read the K3Profile; the message names the field.",
+    Reason.ARGUMENT_OWNED: "engine.extraArgs holds a flag that Umbra sets; use the field in the message.",
+    Reason.ARGUMENT_NOT_ALLOWED: "engine.extraArgs holds a flag that is not in the profile's allowedArgs.",
+    Reason.ENV_NOT_ALLOWED: "engine.env holds a name that the profile does not allow. Ask for it in allowedEnv.",
+    Reason.METADATA_RESERVED: "podMetadata holds a key under umbra.dev/ or app.kubernetes.io/, which are Umbra's.",
+    Reason.MODEL_ROOT_NOT_FOUND: "model.source.nodePath.root is not in the profile's modelRoots.",
+    Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
+    Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",
+    Reason.NAME_CONFLICT: "A name that Umbra needs belongs to another object, which is never touched.",
+    Reason.PASSED: "Nothing to do.",
+    Reason.PENDING: "The pods have not come so far yet.",
+    Reason.CHECK_FAILED: "A node does not offer what the profile requires; the message has numbers and remedy.",
+    Reason.UNSCHEDULABLE: "The scheduler found no node for a pod; the message is its sentence.",
+    Reason.IMAGE_UNAVAILABLE: "A node cannot get an image; the message names container and error.",
+    Reason.STORE_STARTING: "A store is starting or registers its memory.",
+    Reason.STORE_FAILED: "A store ended; the message has its last words.",
+    Reason.ENGINE_STARTING: "An engine is starting or loads weights.",
+    Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
+    Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
+    Reason.SERVING: "Nothing to do.",
+    Reason.NO_REPLICA_SERVES: "No replica serves; the conditions above say why.",
+    Reason.SCALED_TO_ZERO: "spec.replicas is 0.",
+    Reason.PROGRESSING: "The operator works toward the spec; the message says what it waits for.",
+    Reason.DELETING: "The object is being deleted.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition before it has a time."""
+
+    type: Type
+    status: bool | None
+    """None is Unknown."""
+    reason: Reason
+    message: str
+
+
+def merge(
+    previous: Sequence[Mapping[str, Any]], verdicts: Iterable[Verdict], generation: int, now: str
+) -> list[dict[str, Any]]:
+    """The conditions list: transition times move only when a status changes.
+
+    ``now`` is an RFC 3339 time in UTC.
+    """
+    before = {condition.get("type"): condition for condition in previous}
+    merged = []
+    for verdict in verdicts:
+        status = {True: "True", False: "False", None: "Unknown"}[verdict.status]
+        old = before.get(verdict.type.value, {})
+        merged.append(
+            {
+                "type": verdict.type.value,
+                "status": status,
+                "reason": verdict.reason.value,
+                "message": verdict.message[:1024],
+                "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else now,
+                "observedGeneration": generation,
+            }
+        )
+    return merged

@@ -1,0 +1,24 @@
+"""The operator's own metrics: controller-runtime's names where it has one, ``umbra_`` for the rest."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+CONTROLLER = "k3deployment"
+
+RECONCILES = Counter(
+    "controller_runtime_reconcile_total", "Reconciles, by result: success, error or requeue.", ["controller", "result"]
+)
+RECONCILE_SECONDS = Histogram(
+    "controller_runtime_reconcile_time_seconds", "Time that a reconcile took, in seconds.", ["controller"]
+)
+QUEUE_DEPTH = Gauge("workqueue_depth", "Keys that wait for a worker.", ["name"])
+REQUESTS = Counter(
+    "rest_client_requests_total", "Requests to the API server, by status code and method.", ["code", "method"]
+)
+REQUEST_SECONDS = Histogram("rest_client_request_duration_seconds", "Time that a request took, in seconds.", ["verb"])
+LAST_RESYNC = Gauge(
+    "umbra_operator_last_resync_timestamp_seconds", "When the memory was last repaired by full lists, in Unix seconds."
+)
+REPAIRED = Counter("umbra_operator_resync_repaired_total", "Objects whose lost events a full list made up for.")
+POLLS = Counter(
+    "umbra_operator_agent_polls_total", "Answers of agents, by container and result.", ["container", "result"]
+)

@@ -1,0 +1,134 @@
+"""The operator's memory of the cluster, and the one frozen value that a reconcile looks at."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from umbra_operator.records import (
+    DeploymentRecord,
+    Key,
+    Observed,
+    PodRecord,
+    ProfileRecord,
+    ServiceRecord,
+    deployment_record,
+    pod_record,
+    profile_record,
+    service_record,
+)
+
+
+class Memory:
+    """Records of everything watched, changed by events and repaired by lists.
+
+    Every ``put`` and ``drop`` returns the keys that the change concerns.
+    """
+
+    def __init__(self) -> None:
+        self.deployments: dict[Key, DeploymentRecord] = {}
+        self.profiles: dict[str, ProfileRecord] = {}
+        self._pods: dict[Key, dict[str, PodRecord]] = defaultdict(dict)
+        self._services: dict[Key, ServiceRecord] = {}
+
+    def put_deployment(self, body: Mapping[str, Any]) -> set[Key]:
+        """A K3Deployment was added or changed; a change of its status alone concerns nobody."""
+        record = deployment_record(body)
+        old = self.deployments.get(record.key)
+        self.deployments[record.key] = record
+        same = (
+            old is not None
+            and (old.uid, old.generation, old.deleting) == (record.uid, record.generation, record.deleting)
+            and old.status == record.status
+        )
+        return set() if same else {record.key}
+
+    def drop_deployment(self, key: Key) -> set[Key]:
+        """A K3Deployment is gone."""
+        return {key} if self.deployments.pop(key, None) else set()
+
+    def put_profile(self, body: Mapping[str, Any]) -> set[Key]:
+        """A K3Profile was added or changed."""
+        record = profile_record(body)
+        if self.profiles.get(record.name) == record:
+            return set()
+        self.profiles[record.name] = record
+        return self._users(record.name)
+
+    def drop_profile(self, name: str) -> set[Key]:
+        """A K3Profile is gone."""
+        return self._users(name) if self.profiles.pop(name, None) else set()
+
+    def put_pod(self, body: Mapping[str, Any]) -> set[Key]:
+        """A pod was added or changed."""
+        record = pod_record(body)
+        if record is None:
+            return set()
+        if self._pods[record.key].get(record.name) == record:
+            return set()
+        self._pods[record.key][record.name] = record
+        return {record.key}
+
+    def drop_pod(self, body: Mapping[str, Any]) -> set[Key]:
+        """A pod is gone."""
+        record = pod_record(body)
+        if record is None or not self._pods[record.key].pop(record.name, None):
+            return set()
+        return {record.key}
+
+    def put_service(self, body: Mapping[str, Any]) -> None:
+        """A Service was read or applied."""
+        record = service_record(body)
+        self._services[(record.namespace, record.name)] = record
+
+    def drop_service(self, key: Key) -> None:
+        """A Service is known to be absent."""
+        self._services.pop(key, None)
+
+    def service_of(self, key: Key) -> ServiceRecord | None:
+        """What is remembered of a deployment's Service."""
+        return self._services.get(key)
+
+    def pods(self) -> Iterable[PodRecord]:
+        """Every pod of every deployment."""
+        return (pod for pods in self._pods.values() for pod in pods.values())
+
+    def observe(self, key: Key) -> Observed | None:
+        """One frozen value of all that concerns ``key``; None when the deployment is gone."""
+        deployment = self.deployments.get(key)
+        if deployment is None:
+            self._pods.pop(key, None)
+            self._services.pop(key, None)
+            return None
+        profile = self.profiles.get(deployment.spec.profile_ref.name) if deployment.spec else None
+        pods = tuple(self._pods.get(key, {}).values())
+        return Observed(deployment=deployment, profile=profile, pods=pods, service=self._services.get(key))
+
+    def repair(
+        self,
+        deployments: Iterable[Mapping[str, Any]],
+        profiles: Iterable[Mapping[str, Any]],
+        pods: Iterable[Mapping[str, Any]],
+    ) -> set[Key]:
+        """Replaces everything by full lists; returns the keys where memory and cluster differed."""
+        before = (dict(self.deployments), dict(self.profiles), {key: dict(pods) for key, pods in self._pods.items()})
+        self.deployments.clear()
+        self.profiles.clear()
+        self._pods.clear()
+        for body in deployments:
+            self.put_deployment(body)
+        for body in profiles:
+            self.put_profile(body)
+        for body in pods:
+            self.put_pod(body)
+        changed = {key for key in self.deployments if before[0].get(key) != self.deployments[key]}
+        changed |= set(before[0]) - set(self.deployments)
+        changed |= {key for key in self._pods | before[2] if self._pods.get(key, {}) != before[2].get(key, {})}
+        for name in self.profiles | before[1]:
+            if self.profiles.get(name) != before[1].get(name):
+                changed |= self._users(name)
+        return changed
+
+    def _users(self, profile: str) -> set[Key]:
+        return {
+            key for key, record in self.deployments.items() if record.spec and record.spec.profile_ref.name == profile
+        }

@@ -1,0 +1,193 @@
+"""What to do next: pure, from one observed value to a short list of actions with at most one disruptive step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from umbra_operator.conditions import Reason
+from umbra_operator.errors import SpecInvalid
+from umbra_operator.records import DeploymentRecord, Observed, PodRecord
+from umbra_operator.render import names
+from umbra_operator.render.engine import launch_document
+from umbra_operator.render.pods import pod
+from umbra_operator.render.resolve import Resolved, resolve
+from umbra_operator.render.revision import Revision, revision
+from umbra_operator.render.services import service
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePod:
+    """Create a pod; a name that exists already is a conflict to be observed."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete exactly this pod, in this version."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatchPod:
+    """Give a running pod another launch document, and images where the profile names others."""
+
+    name: str
+    uid: str
+    resource_version: str
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply an object that the operator owns as a whole."""
+
+    manifest: Mapping[str, Any]
+
+
+Action = CreatePod | DeletePod | PatchPod | Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why the spec cannot be followed as it is."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, and what the decision rested on."""
+
+    actions: tuple[Action, ...]
+    finding: Finding | None
+    revision: Revision | None
+    """What the spec asks for; None when it cannot be told."""
+    owned: tuple[PodRecord, ...]
+    """Pods that this deployment owns."""
+
+
+def plan(observed: Observed) -> Plan:
+    """Actions that bring the cluster one step nearer to the spec.
+
+    Without a usable spec or profile no engine is created, changed or stopped; only scaling down still works.
+    """
+    deployment = observed.deployment
+    owned = tuple(pod for pod in observed.pods if pod.owner_uid == deployment.uid)
+    if deployment.deleting:
+        # Owner references collect the children; writing now would only race with the garbage collector.
+        return Plan((), None, None, owned)
+    finding, resolved, wanted = _resolve(observed)
+    finding = finding or _name_conflict(observed)
+    surplus = _surplus(deployment, owned)
+    if finding or resolved is None or wanted is None:
+        return Plan(surplus, finding, wanted, owned)
+    actions: list[Action] = [*_service(observed), *surplus, *_missing(deployment, resolved, wanted, owned)]
+    if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
+        actions += _disrupt(deployment, resolved, wanted, owned)
+    return Plan(tuple(actions), None, wanted, owned)
+
+
+def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:
+    deployment, profile = observed.deployment, observed.profile
+    if deployment.spec is None:
+        return Finding(Reason.SPEC_UNREADABLE, deployment.problem or "the spec cannot be read"), None, None
+    if profile is None:
+        name = deployment.spec.profile_ref.name
+        message = f"spec.profileRef.name: no K3Profile is called {name!r}; create it or correct the name"
+        return Finding(Reason.PROFILE_NOT_FOUND, message), None, None
+    if profile.spec is None:
+        message = f"K3Profile {profile.name!r}: {profile.problem}"
+        return Finding(Reason.PROFILE_UNREADABLE, message), None, None
+    wanted = revision(deployment.spec, profile.spec)
+    try:
+        return None, resolve(deployment.spec, profile.spec), wanted
+    except SpecInvalid as error:
+        return Finding(Reason(error.reason), str(error)), None, wanted
+
+
+def _name_conflict(observed: Observed) -> Finding | None:
+    held = observed.service
+    if held and held.owner_uid != observed.deployment.uid:
+        message = f"Service {held.name!r} exists and belongs to something else; delete it or rename this K3Deployment"
+        return Finding(Reason.NAME_CONFLICT, message)
+    for stranger in observed.pods:
+        if stranger.owner_uid != observed.deployment.uid and not stranger.deleting:
+            message = (
+                f"pod {stranger.name!r} carries this deployment's label but belongs to something else; delete the pod"
+            )
+            return Finding(Reason.NAME_CONFLICT, message)
+    return None
+
+
+def _service(observed: Observed) -> list[Action]:
+    deployment = observed.deployment
+    manifest = service(deployment.name, deployment.namespace, deployment.uid)
+    content = manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]
+    return [] if observed.service and observed.service.content == content else [Apply(manifest)]
+
+
+def _surplus(deployment: DeploymentRecord, owned: Sequence[PodRecord]) -> tuple[DeletePod, ...]:
+    """Pods beyond the wanted number, pods that have ended, and older twins of a replica."""
+    if deployment.spec is None:
+        return ()
+    replicas = deployment.spec.replicas
+    newest = {pod.ordinal: pod.attempt for pod in sorted(owned, key=lambda pod: pod.attempt) if not pod.deleting}
+    return tuple(
+        _delete(pod)
+        for pod in owned
+        if not pod.deleting
+        and (pod.ordinal >= replicas or pod.phase in ("Failed", "Succeeded") or pod.attempt < newest[pod.ordinal])
+    )
+
+
+def _missing(
+    deployment: DeploymentRecord, resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]
+) -> list[CreatePod]:
+    """A pod for each replica that has none, under a name that no terminating pod holds."""
+    actions = []
+    for ordinal in range(resolved.spec.replicas):
+        attempts = [pod for pod in owned if pod.ordinal == ordinal]
+        if any(not pod.deleting for pod in attempts):
+            continue
+        attempt = max((pod.attempt for pod in attempts), default=-1) + 1
+        actions.append(
+            CreatePod(pod(resolved, wanted, deployment.name, deployment.namespace, deployment.uid, ordinal, attempt))
+        )
+    return actions
+
+
+def _disrupt(
+    deployment: DeploymentRecord, resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]
+) -> list[Action]:
+    """One step that costs a serving engine at most: pods that do not serve come first and are free."""
+    live = sorted((pod for pod in owned if not pod.deleting), key=lambda pod: (pod.ready, pod.ordinal))
+    steps: list[tuple[PodRecord, Action]] = []
+    for candidate in live:
+        if candidate.pod_revision != wanted.pod:
+            steps.append((candidate, _delete(candidate)))
+        elif candidate.launch_revision != wanted.launch:
+            steps.append((candidate, _patch(candidate, resolved, wanted)))
+    if not steps:
+        return []
+    first, action = steps[0]
+    others_serve = all(pod.ready for pod in live if pod is not first)
+    terminating = any(pod.deleting for pod in owned)
+    # maxUnavailable is 1: an engine that serves is touched only while every other one serves.
+    return [action] if not first.ready or (others_serve and not terminating) else []
+
+
+def _delete(pod: PodRecord) -> DeletePod:
+    return DeletePod(pod.name, pod.uid, pod.resource_version)
+
+
+def _patch(pod: PodRecord, resolved: Resolved, wanted: Revision) -> PatchPod:
+    annotations = {
+        names.ANNOTATION_LAUNCH: launch_document(resolved, wanted.launch),
+        names.ANNOTATION_REVISION: wanted.launch,
+    }
+    return PatchPod(pod.name, pod.uid, pod.resource_version, annotations)

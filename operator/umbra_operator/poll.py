@@ -1,0 +1,93 @@
+"""Asks the agents of every pod for their status: bounded in size, time and number at once."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import aiohttp
+
+from umbra_operator import metrics
+from umbra_operator.agents import Agents, engine_agent, store_agent
+from umbra_operator.records import Key, PodRecord
+from umbra_operator.render import names
+
+T = TypeVar("T")
+
+ANSWER_BYTES = 4096
+"""An agent's ``/status`` is at most this long."""
+ANSWER_SECONDS = 3.0
+BUSY_SECONDS, STEADY_SECONDS = 1.0, 10.0
+"""Between two questions to a pod that is changing, and to one that is not."""
+AT_ONCE = 32
+
+
+class Poller:
+    """Keeps the last answers of every pod's agents, by pod uid, and reports keys whose answers changed."""
+
+    def __init__(self, pods: Callable[[], Iterable[PodRecord]], changed: Callable[[Key], None]) -> None:
+        self._pods = pods
+        self._changed = changed
+        self._answers: dict[str, Agents] = {}
+        self._due: dict[str, float] = {}
+        self._limit = asyncio.Semaphore(AT_ONCE)
+
+    def agents(self, pods: Iterable[PodRecord]) -> dict[str, Agents]:
+        """Last answers of these pods, by uid."""
+        return {pod.uid: self._answers[pod.uid] for pod in pods if pod.uid in self._answers}
+
+    def hasten(self, uid: str) -> None:
+        """Ask this pod's agents at the next turn: something about it has just changed."""
+        self._due.pop(uid, None)
+
+    async def run(self) -> None:
+        """Asks for ever."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+            while True:
+                await self._turn(session)
+                await asyncio.sleep(BUSY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
+
+    async def _turn(self, session: aiohttp.ClientSession) -> None:
+        now = asyncio.get_running_loop().time()
+        pods = [pod for pod in self._pods() if pod.address and not pod.deleting]
+        known = {pod.uid for pod in pods}
+        for gone in self._answers.keys() - known:
+            del self._answers[gone]
+            self._due.pop(gone, None)
+        due = [pod for pod in pods if self._due.get(pod.uid, 0.0) <= now]
+        await asyncio.gather(*(self._ask(session, pod) for pod in due))
+
+    async def _ask(self, session: aiohttp.ClientSession, pod: PodRecord) -> None:
+        async with self._limit:
+            engine, store = await asyncio.gather(
+                _status(session, pod, names.ENGINE, names.ENGINE_AGENT_PORT, engine_agent),
+                _status(session, pod, names.STORE, names.STORE_AGENT_PORT, store_agent),
+            )
+        answer = Agents(engine=engine, store=store)
+        steady = pod.ready and engine is not None and engine.revision == pod.launch_revision
+        self._due[pod.uid] = asyncio.get_running_loop().time() + (STEADY_SECONDS if steady else 0.0)
+        if self._answers.get(pod.uid) != answer:
+            self._answers[pod.uid] = answer
+            self._changed(pod.key)
+
+
+async def _status(
+    session: aiohttp.ClientSession, pod: PodRecord, container: str, port: int, parse: Callable[[Any], T]
+) -> T | None:
+    record = pod.container(container)
+    if record is None or not record.started:
+        return None
+    host = f"[{pod.address}]" if pod.address and ":" in pod.address else pod.address
+    try:
+        async with session.get(f"http://{host}:{port}/status", allow_redirects=False) as response:
+            raw = await response.content.read(ANSWER_BYTES + 1)
+        if response.status != 200 or len(raw) > ANSWER_BYTES:
+            raise ValueError(f"status {response.status}, {len(raw)} bytes")
+        answer = parse(json.loads(raw))
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
+        metrics.POLLS.labels(container, "failure").inc()
+        return None
+    metrics.POLLS.labels(container, "success").inc()
+    return answer

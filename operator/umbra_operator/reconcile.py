@@ -1,0 +1,94 @@
+"""The story on one screen: observe, plan, apply, status."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from umbra_operator import errors
+from umbra_operator.api.base import API_VERSION
+from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, Cluster
+from umbra_operator.observe import Memory
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, plan
+from umbra_operator.poll import Poller
+from umbra_operator.records import Key, Observed
+from umbra_operator.render import names
+from umbra_operator.status import status
+
+logger = logging.getLogger(__name__)
+
+
+def utc_now() -> str:
+    """The time for conditions, RFC 3339 in whole seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Reconciler:
+    """Brings one K3Deployment a step nearer to its spec, and says where it stands."""
+
+    def __init__(self, cluster: Cluster, memory: Memory, poller: Poller, now: Callable[[], str] = utc_now) -> None:
+        self._cluster = cluster
+        self._memory = memory
+        self._poller = poller
+        self._now = now
+
+    async def reconcile(self, key: Key) -> None:
+        """One pass. Raises an UmbraError when the pass must be repeated."""
+        await self._know_service(key)
+        observed = self._memory.observe(key)
+        if observed is None:
+            return
+        decided = plan(observed)
+        for action in decided.actions:
+            await self._apply(key, action)
+        observed = self._memory.observe(key) or observed
+        wanted = status(observed, plan(observed), self._poller.agents(observed.pods), self._now())
+        if wanted != observed.deployment.status:
+            await self._write_status(observed, wanted)
+
+    async def _know_service(self, key: Key) -> None:
+        """Looks once whether the Service's name is free, so that nothing of somebody else is ever applied over."""
+        if key not in self._memory.deployments or self._memory.service_of(key):
+            return
+        try:
+            self._memory.put_service(await self._cluster.get(SERVICES, *key))
+        except errors.Missing:
+            self._memory.drop_service(key)
+
+    async def _apply(self, key: Key, action: Action) -> None:
+        namespace, name = key
+        match action:
+            case CreatePod(manifest):
+                logger.info("%s/%s: creating pod %s", namespace, name, manifest["metadata"]["name"])
+                self._memory.put_pod(await self._cluster.create(PODS, manifest))
+            case DeletePod(pod, uid, version):
+                logger.info("%s/%s: deleting pod %s", namespace, name, pod)
+                await self._cluster.delete(PODS, namespace, pod, uid, version)
+            case PatchPod(pod, uid, version, annotations):
+                logger.info(
+                    "%s/%s: giving pod %s launch revision %s",
+                    namespace,
+                    name,
+                    pod,
+                    annotations[names.ANNOTATION_REVISION],
+                )
+                meta = {"uid": uid, "resourceVersion": version, "annotations": dict(annotations)}
+                self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, {"metadata": meta}))
+                self._poller.hasten(uid)
+            case Apply(manifest):
+                logger.info("%s/%s: applying %s %s", namespace, name, manifest["kind"], manifest["metadata"]["name"])
+                self._memory.put_service(await self._cluster.apply(SERVICES, manifest, names.MANAGER))
+
+    async def _write_status(self, observed: Observed, wanted: dict[str, Any]) -> None:
+        deployment = observed.deployment
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": "K3Deployment",
+            "metadata": {"namespace": deployment.namespace, "name": deployment.name, "uid": deployment.uid},
+            "status": wanted,
+        }
+        try:
+            written = await self._cluster.apply(DEPLOYMENTS, body, names.MANAGER_STATUS, "status")
+        except errors.Missing:
+            return
+        self._memory.put_deployment(written)

@@ -1,0 +1,62 @@
+"""The engine's command-line flags: parsing, merging and who owns which."""
+
+from collections.abc import Iterable, Mapping
+
+OWNED: Mapping[str, str] = {
+    "--model-path": "model.source",
+    "--model": "model.source",
+    "--served-model-name": "model.servedName",
+    "--host": "nothing: Umbra sets it",
+    "--port": "nothing: Umbra sets it",
+    "--tp": "parallelism.tensor",
+    "--tp-size": "parallelism.tensor",
+    "--tensor-parallel-size": "parallelism.tensor",
+    "--dcp-size": "parallelism.decodeContext",
+    "--page-size": "nothing: a page is 64 tokens",
+    "--enable-metrics": "nothing: Umbra sets it",
+    "--enable-cache-report": "nothing: Umbra sets it",
+    "--enable-unified-cache-external-linker": "nothing: Umbra sets it",
+    "--unified-cache-external-linker-backend": "nothing: Umbra sets it",
+    "--unified-cache-external-linker-config": "cache.policy",
+    "--enable-hierarchical-cache": "nothing: the linker excludes it",
+    "--disable-radix-cache": "nothing: the linker needs the radix cache",
+    "--mem-fraction-static": "engine.memoryFractionPercent",
+    "--max-running-requests": "engine.maxRunningRequests",
+    "--chunked-prefill-size": "engine.chunkedPrefillSize",
+    "--context-length": "engine.contextLength",
+    "--speculative-algorithm": "speculation.type",
+    "--speculative-draft-model-path": "speculation.dspark.draft",
+    "--speculative-dspark-block-size": "speculation.dspark.blockSize",
+    "--tokenizer-worker-num": "nothing: one tokenizer process holds the admin key",
+    "--api-key": "nothing: /server_info would print it",
+    "--admin-api-key": "nothing: /server_info would print it",
+}
+"""Flags that Umbra sets, with the field that sets each. ``engine.extraArgs`` may not hold them."""
+
+PROFILE_MAY_SET = frozenset(
+    {"--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--context-length"}
+)
+"""Owned flags whose default a profile may give: a field of the deployment then replaces it."""
+
+
+def parse(args: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Flags of an argument list with their values, in order: ``--a 1 --b`` is ``{"--a": ("1",), "--b": ()}``.
+
+    ``--a=1`` counts as ``--a 1``. Raises ValueError for a value that no flag precedes.
+    """
+    flags: dict[str, tuple[str, ...]] = {}
+    current: str | None = None
+    for arg in args:
+        if arg.startswith("--"):
+            current, _, value = arg.partition("=")
+            flags[current] = (value,) if value else ()
+        elif current is None:
+            raise ValueError(f"{arg!r} is not a flag; flags begin with --")
+        else:
+            flags[current] = (*flags[current], arg)
+    return flags
+
+
+def join(flags: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The argument list of flags."""
+    return [part for flag, values in flags.items() for part in (flag, *values)]

@@ -1,0 +1,74 @@
+"""Every name, label, annotation, port and path that objects share, each once."""
+
+from typing import Any
+
+from umbra_operator.api.base import API_VERSION, GROUP
+
+LABEL_DEPLOYMENT = f"{GROUP}/deployment"
+"""Name of the K3Deployment that a pod belongs to; the operator watches only objects that carry it."""
+LABEL_ORDINAL = f"{GROUP}/ordinal"
+"""Number of the replica, from 0."""
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+"""Counts pods of one replica, so that a pod stuck on a lost node does not block its successor's name."""
+
+ANNOTATION_LAUNCH = f"{GROUP}/launch"
+"""The launch document, which the agent reads through a downward-API volume."""
+ANNOTATION_REVISION = f"{GROUP}/revision"
+"""Revision in that launch document."""
+ANNOTATION_POD_REVISION = f"{GROUP}/pod-revision"
+"""Hash of what only a new pod can change."""
+ANNOTATION_CONTENT = f"{GROUP}/content"
+"""Hash of what the operator applied, so that an unchanged object is not written again."""
+
+MANAGER = "umbra"
+"""Field manager of objects that the operator applies."""
+MANAGER_STATUS = "umbra-status"
+"""Field manager of the status subresource."""
+
+KIT, PREFLIGHT, STORE, ENGINE = "kit", "preflight", "store", "engine"
+"""Containers of the pod, in the order in which they start."""
+
+ENGINE_PORT = 30000
+"""Where the engine serves; SGLang's default."""
+ENGINE_AGENT_PORT = 9600
+STORE_AGENT_PORT = 9601
+
+KIT_DIR = "/umbra"
+RUN_DIR = "/run/umbra"
+STORE_DIR = "/run/umbp"
+LAUNCH_DIR = "/etc/umbra/launch"
+LAUNCH_FILE = "launch.json"
+MODEL_DIR = "/models"
+STORE_ADDRESS = f"unix://{STORE_DIR}/umbp.grpc.sock"
+
+
+def pod_name(deployment: str, ordinal: int, attempt: int) -> str:
+    """Name of a pod; derived, never random."""
+    return f"{deployment}-{ordinal}-{attempt}"
+
+
+def selector(deployment: str) -> dict[str, str]:
+    """Labels that select the pods of a deployment."""
+    return {LABEL_DEPLOYMENT: deployment}
+
+
+def owner(deployment: str, uid: str) -> dict[str, Any]:
+    """Owner reference that makes the garbage collector remove a child with its deployment."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "K3Deployment",
+        "name": deployment,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def common_labels(deployment: str) -> dict[str, str]:
+    """Labels of every child."""
+    return {
+        "app.kubernetes.io/name": "umbra",
+        "app.kubernetes.io/instance": deployment,
+        "app.kubernetes.io/managed-by": "umbra-operator",
+        **selector(deployment),
+    }

@@ -1,0 +1,246 @@
+"""The pod of one replica: kit, preflight, store and engine, each a container so that what need not die does not.
+
+GPU IPC between store and engine works only inside one pod, so they share one.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from umbra_operator.api.base import quantity_bytes
+from umbra_operator.api.v1alpha1.deployment import ContainerResources, SourceType
+from umbra_operator.render import engine, names, store
+from umbra_operator.render.resolve import Resolved
+from umbra_operator.render.revision import Revision
+
+GRACE_SECONDS = 3600
+"""Immutable once the pod exists; the bound on draining is a value of the launch document, at most 3000 s."""
+
+PREFLIGHT_BYTES = 256 * 1024**2
+"""Memory that the preflight container may use; it imports nothing of the engine."""
+
+
+def pod(
+    resolved: Resolved, revision: Revision, deployment: str, namespace: str, uid: str, ordinal: int, attempt: int
+) -> dict[str, Any]:
+    """The pod that serves replica ``ordinal``."""
+    metadata = resolved.spec.pod_metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.pod_name(deployment, ordinal, attempt),
+            "namespace": namespace,
+            "labels": {
+                **(metadata.labels if metadata else {}),
+                **names.common_labels(deployment),
+                names.LABEL_ORDINAL: str(ordinal),
+                names.LABEL_ATTEMPT: str(attempt),
+            },
+            "annotations": {
+                **(metadata.annotations if metadata else {}),
+                names.ANNOTATION_LAUNCH: engine.launch_document(resolved, revision.launch),
+                names.ANNOTATION_REVISION: revision.launch,
+                names.ANNOTATION_POD_REVISION: revision.pod,
+            },
+            "ownerReferences": [names.owner(deployment, uid)],
+        },
+        "spec": _spec(resolved),
+    }
+
+
+def _spec(resolved: Resolved) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "initContainers": [_kit(resolved), _preflight(resolved), _store(resolved)],
+        "containers": [_engine(resolved)],
+        "volumes": _volumes(resolved),
+        "shareProcessNamespace": True,
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **_placement(resolved),
+    }
+    if resolved.spec.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in resolved.spec.image_pull_secrets]
+    return spec
+
+
+def _kit(resolved: Resolved) -> dict[str, Any]:
+    agent = ["python3", "-m", "umbra_agent", "kit"]
+    return {
+        "name": names.KIT,
+        "image": resolved.profile.kit.image,
+        "imagePullPolicy": resolved.profile.pull_policy.value,
+        "restartPolicy": "Always",
+        "command": agent,
+        "startupProbe": {
+            "exec": {"command": [*agent, "--check"]},
+            "periodSeconds": 1,
+            "failureThreshold": 60,
+            "timeoutSeconds": 5,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": "kit", "mountPath": names.KIT_DIR}],
+    }
+
+
+def _preflight(resolved: Resolved) -> dict[str, Any]:
+    requirements, versions = resolved.profile.requirements, resolved.profile.versions
+    wanted = {
+        "memlockBytes": quantity_bytes(requirements.memlock) if requirements.memlock else None,
+        "memoryBytes": resolved.store_bytes + quantity_bytes(requirements.memory_headroom),
+        "versions": {"sglang": versions.sglang, "amd-mori": versions.mori},
+        "modes": requirements.modes.dump(),
+    }
+    container = _agent(
+        resolved, names.PREFLIGHT, resolved.profile.engine.image, resolved.profile.engine.python, ["preflight"]
+    )
+    container["env"].append({"name": "UMBRA_PREFLIGHT", "value": json.dumps(wanted, separators=(",", ":"))})
+    # The scheduler takes the larger of an init container and the main ones, so this costs the node nothing.
+    container["resources"] = _devices(resolved, {"requests": {"cpu": "10m"}, "limits": {}})
+    return container
+
+
+def _store(resolved: Resolved) -> dict[str, Any]:
+    profile = resolved.profile.store
+    command = ["store", "--port", str(names.STORE_AGENT_PORT), "--", *profile.command, names.STORE_ADDRESS]
+    image, python = profile.image or resolved.profile.engine.image, profile.python or resolved.profile.engine.python
+    container = _agent(resolved, names.STORE, image, python, command)
+    container["env"] += [{"name": name, "value": value} for name, value in store.environment(resolved).items()]
+    asked = resolved.spec.resources.store if resolved.spec.resources else None
+    container["resources"] = _resources(
+        asked, profile.resources, base=resolved.store_bytes, headroom=store.HEADROOM_BYTES
+    )
+    # With a device plugin the GPUs go to the engine's container alone; the store reaches them as a privileged one.
+    if resolved.profile.devices:
+        container["securityContext"] = {"runAsUser": 0, "privileged": True}
+    period = 2
+    container |= {
+        "restartPolicy": "Always",
+        "ports": [{"name": "store-agent", "containerPort": names.STORE_AGENT_PORT}],
+        "startupProbe": {
+            "httpGet": {"path": "/ready", "port": names.STORE_AGENT_PORT},
+            "periodSeconds": period,
+            "timeoutSeconds": 5,
+            "failureThreshold": -(-store.startup_seconds(resolved) // period),
+        },
+    }
+    return container
+
+
+def _engine(resolved: Resolved) -> dict[str, Any]:
+    profile = resolved.profile.engine
+    command = ["engine", "--port", str(names.ENGINE_AGENT_PORT)]
+    container = _agent(resolved, names.ENGINE, profile.image, profile.python, command)
+    asked = resolved.spec.resources.engine if resolved.spec.resources else None
+    container["resources"] = _devices(resolved, _resources(asked, profile.resources))
+    container |= {
+        "ports": [
+            {"name": "http", "containerPort": names.ENGINE_PORT},
+            {"name": "agent", "containerPort": names.ENGINE_AGENT_PORT},
+        ],
+        # The agent answers for the engine. /health of the engine fails during a long prefill, so nothing probes it.
+        "readinessProbe": {
+            "httpGet": {"path": "/ready", "port": names.ENGINE_AGENT_PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+            "failureThreshold": 2,
+        },
+    }
+    return container
+
+
+def _agent(resolved: Resolved, name: str, image: str, python: str, command: list[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": resolved.profile.pull_policy.value,
+        "command": [python, "-m", "umbra_agent", *command],
+        "env": [{"name": "PYTHONPATH", "value": f"{names.KIT_DIR}/current"}],
+        # Root with IPC_LOCK lifts the limit on locked memory, which Kubernetes has no field for; a non-root user with
+        # IPC_LOCK does not. The store's sockets also demand one UID on both sides.
+        "securityContext": {"runAsUser": 0, "capabilities": {"add": ["IPC_LOCK", "SYS_PTRACE"]}},
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "kit", "mountPath": names.KIT_DIR, "readOnly": True},
+            {"name": "run", "mountPath": names.RUN_DIR},
+            {"name": "sockets", "mountPath": names.STORE_DIR},
+            {"name": "launch", "mountPath": names.LAUNCH_DIR, "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - a volume of this pod alone
+            {"name": "model", "mountPath": names.MODEL_DIR, "readOnly": True},
+            *(
+                {"name": f"host-{mount.name}", "mountPath": mount.mount_path, "readOnly": mount.read_only}
+                for mount in resolved.profile.host_mounts
+            ),
+        ],
+    }
+
+
+def _volumes(resolved: Resolved) -> list[dict[str, Any]]:
+    launch = {
+        "items": [
+            {
+                "path": names.LAUNCH_FILE,
+                "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{names.ANNOTATION_LAUNCH}']"},
+            }
+        ]
+    }
+    return [
+        {"name": "kit", "emptyDir": {}},
+        {"name": "run", "emptyDir": {}},
+        {"name": "sockets", "emptyDir": {}},
+        {"name": "launch", "downwardAPI": launch},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": resolved.profile.engine.shm_size}},
+        {"name": "model", **_model_volume(resolved)},
+        *(
+            {"name": f"host-{mount.name}", "hostPath": {"path": mount.host_path}}
+            for mount in resolved.profile.host_mounts
+        ),
+    ]
+
+
+def _model_volume(resolved: Resolved) -> dict[str, Any]:
+    source = resolved.spec.model.source
+    if source.type is SourceType.PVC and source.persistent_volume_claim:
+        return {"persistentVolumeClaim": {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}}
+    wanted = source.node_path.root if source.node_path else ""
+    root = next(entry.path for entry in resolved.profile.model_roots if entry.name == wanted)
+    return {"hostPath": {"path": root, "type": "Directory"}}
+
+
+def _placement(resolved: Resolved) -> dict[str, Any]:
+    placement = resolved.spec.placement
+    if placement is None:
+        return {}
+    wire = placement.dump()
+    return {key: value for key, value in wire.items() if value}
+
+
+def _devices(resolved: Resolved, resources: dict[str, Any]) -> dict[str, Any]:
+    if resolved.profile.devices:
+        resources.setdefault("limits", {})[resolved.profile.devices.resource_name] = str(resolved.tensor)
+    return resources
+
+
+def _resources(
+    asked: ContainerResources | None, default: ContainerResources | None, base: int = 0, headroom: int = 0
+) -> dict[str, Any]:
+    """Requests equal to limits. ``base`` bytes come on top of the memory asked for, or else of ``headroom``."""
+    given = [source for source in (asked, default) if source]
+    cpu = next((source.cpu for source in given if source.cpu), None)
+    memory = next((source.memory for source in given if source.memory), None)
+    amounts: Mapping[str, str | None] = {
+        "cpu": cpu,
+        "memory": str(base + (quantity_bytes(memory) if memory else headroom)) if memory or base else None,
+    }
+    wanted = {name: amount for name, amount in amounts.items() if amount}
+    return {"requests": dict(wanted), "limits": dict(wanted)} if wanted else {}

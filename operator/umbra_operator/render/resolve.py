@@ -1,0 +1,145 @@
+"""A deployment's spec and its profile become one set of values: deployment over profile over built-in."""
+
+from dataclasses import dataclass
+
+from umbra_operator.api.base import quantity_bytes
+from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
+from umbra_operator.api.v1alpha1.deployment import DSpark, KeyLayout, SourceType, SpeculationType
+from umbra_operator.conditions import Reason
+from umbra_operator.errors import SpecInvalid
+from umbra_operator.render import flags, names
+
+HIGH_PERCENT, LOW_PERCENT = 90, 70
+"""Watermarks of UMBP 1.2.4 itself."""
+DRAIN_SECONDS = 600
+_RESERVED = ("umbra.dev/", "app.kubernetes.io/")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A spec and a profile that fit together, with every default filled in."""
+
+    spec: K3DeploymentSpec
+    profile: K3ProfileSpec
+    tensor: int
+    decode_context: int
+    model_path: str
+    """Folder of the weights inside the containers."""
+    draft: DSpark | None
+    draft_path: str | None
+    store_bytes: int
+    high_percent: int
+    low_percent: int
+    key_layout: KeyLayout
+    drain_seconds: int
+
+
+def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
+    """Fills in every default.
+
+    Raises SpecInvalid when spec and profile do not fit together; the message names the field and the remedy.
+    """
+    _check_args(spec, profile)
+    _check_env(spec, profile)
+    _check_metadata(spec)
+    tensor = (spec.parallelism and spec.parallelism.tensor) or profile.tensor
+    decode_context = (spec.parallelism and spec.parallelism.decode_context) or 1
+    _check_parallelism(tensor, decode_context)
+    marks, policy = spec.cache.watermarks, spec.cache.policy
+    speculation = spec.speculation
+    draft = speculation.dspark if speculation and speculation.type is SpeculationType.DSPARK else None
+    drain = spec.health.drain_timeout_seconds if spec.health else None
+    return Resolved(
+        spec=spec,
+        profile=profile,
+        tensor=tensor,
+        decode_context=decode_context,
+        model_path=_model_path(spec, profile),
+        draft=draft,
+        draft_path=f"{names.MODEL_DIR}/{draft.draft}" if draft else None,
+        store_bytes=quantity_bytes(spec.cache.dram.size),
+        high_percent=marks.high_percent if marks else HIGH_PERCENT,
+        low_percent=marks.low_percent if marks else LOW_PERCENT,
+        key_layout=(policy and policy.key_layout) or KeyLayout.AUTO,
+        drain_seconds=DRAIN_SECONDS if drain is None else drain,
+    )
+
+
+def _check_args(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
+    try:
+        extra = flags.parse(spec.engine.extra_args if spec.engine else ())
+    except ValueError as error:
+        raise SpecInvalid(Reason.ARGUMENT_NOT_ALLOWED, f"spec.engine.extraArgs: {error}") from error
+    for flag in extra:
+        if flag in flags.OWNED:
+            raise SpecInvalid(
+                Reason.ARGUMENT_OWNED, f"spec.engine.extraArgs: remove {flag}; set by {flags.OWNED[flag]} instead"
+            )
+        if flag not in profile.engine.allowed_args:
+            raise SpecInvalid(
+                Reason.ARGUMENT_NOT_ALLOWED,
+                f"spec.engine.extraArgs: {flag} is not in the profile's engine.allowedArgs; "
+                "remove it or use a profile that allows it",
+            )
+    try:
+        default = flags.parse(profile.engine.args)
+    except ValueError as error:
+        raise SpecInvalid(Reason.PROFILE_UNREADABLE, f"the profile's engine.args: {error}") from error
+    for flag in default:
+        if flag in flags.OWNED and flag not in flags.PROFILE_MAY_SET:
+            raise SpecInvalid(
+                Reason.ARGUMENT_OWNED, f"the profile's engine.args: remove {flag}; set by {flags.OWNED[flag]} instead"
+            )
+
+
+def _check_env(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
+    for variable in spec.engine.env if spec.engine else ():
+        if variable.name not in profile.engine.allowed_env:
+            raise SpecInvalid(
+                Reason.ENV_NOT_ALLOWED,
+                f"spec.engine.env: {variable.name} is not in the profile's engine.allowedEnv; "
+                "remove it or use a profile that allows it",
+            )
+
+
+def _check_metadata(spec: K3DeploymentSpec) -> None:
+    if spec.pod_metadata is None:
+        return
+    for field, keys in (("labels", spec.pod_metadata.labels), ("annotations", spec.pod_metadata.annotations)):
+        for key in keys:
+            if key.startswith(_RESERVED):
+                raise SpecInvalid(
+                    Reason.METADATA_RESERVED, f"spec.podMetadata.{field}: remove {key}; such keys are Umbra's"
+                )
+
+
+def _check_parallelism(tensor: int, decode_context: int) -> None:
+    if tensor % decode_context:
+        raise SpecInvalid(
+            Reason.PARALLELISM_INVALID,
+            f"spec.parallelism.decodeContext: {decode_context} does not divide the tensor size {tensor}",
+        )
+    if decode_context > 1:
+        raise SpecInvalid(
+            Reason.DECODE_CONTEXT_UNSUPPORTED,
+            "spec.parallelism.decodeContext: this release runs with 1 only; remove the field",
+        )
+
+
+def _model_path(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> str:
+    source = spec.model.source
+    if source.type is SourceType.PVC and source.persistent_volume_claim:
+        path = source.persistent_volume_claim.path
+    elif source.node_path:
+        root = source.node_path.root
+        known = [entry.name for entry in profile.model_roots]
+        if root not in known:
+            raise SpecInvalid(
+                Reason.MODEL_ROOT_NOT_FOUND,
+                f"spec.model.source.nodePath.root: {root!r} is not in the profile's modelRoots "
+                f"({', '.join(known) or 'none'})",
+            )
+        path = source.node_path.path
+    else:
+        raise SpecInvalid(Reason.SPEC_UNREADABLE, "spec.model.source: set the member that type names")
+    return f"{names.MODEL_DIR}/{path}".rstrip("/")

@@ -1,0 +1,203 @@
+"""Status of a K3Deployment: recomputed whole from what is observed, by pure functions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from umbra_operator.agents import Agents
+from umbra_operator.conditions import Reason, Type, Verdict, merge
+from umbra_operator.plan import Plan
+from umbra_operator.records import ContainerRecord, Observed, PodRecord
+from umbra_operator.render import names
+
+_IMAGE_PROBLEMS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
+)
+
+
+def status(observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: str) -> dict[str, Any]:
+    """The whole status. ``agents`` is keyed by pod uid; ``now`` is an RFC 3339 time in UTC.
+
+    The same input with another ``now`` differs only in the transition times of conditions that flipped.
+    """
+    deployment = observed.deployment
+    live = sorted((pod for pod in plan.owned if not pod.deleting), key=lambda pod: (pod.ordinal, pod.attempt))
+    serving = [pod for pod in live if pod.ready]
+    verdicts = _verdicts(observed, plan, live, agents)
+    previous = deployment.status.get("conditions") or []
+    out: dict[str, Any] = {
+        "observedGeneration": deployment.generation,
+        "replicas": len(live),
+        "readyReplicas": len(serving),
+        "selector": ",".join(f"{key}={value}" for key, value in names.selector(deployment.name).items()),
+        "conditions": merge(previous, verdicts, deployment.generation, now),
+        "pods": [_pod(pod, agents.get(pod.uid, Agents())) for pod in live[:64]],
+    }
+    if plan.revision:
+        out["revision"] = plan.revision.launch
+    return out
+
+
+def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> list[Verdict]:
+    config = _config_valid(plan)
+    stages = [
+        _preflight_passed(live),
+        _store_ready(live, agents),
+        _engine_ready(live, agents, plan),
+    ]
+    available = _available(observed, live)
+    ready = _ready(observed, plan, live, agents, [config, *stages])
+    verdicts = [config, *stages, available, ready]
+    if ready.status is not True:
+        blocked = config.status is False
+        kind = Type.STALLED if blocked else Type.RECONCILING
+        verdicts.append(Verdict(kind, True, ready.reason, ready.message))
+    return verdicts
+
+
+def _config_valid(plan: Plan) -> Verdict:
+    if plan.finding:
+        return Verdict(Type.CONFIG_VALID, False, plan.finding.reason, plan.finding.message)
+    return Verdict(Type.CONFIG_VALID, True, Reason.VALID, "spec and profile fit together")
+
+
+def _preflight_passed(live: Sequence[PodRecord]) -> Verdict:
+    for pod in live:
+        if pod.unschedulable:
+            return Verdict(Type.PREFLIGHT_PASSED, None, Reason.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
+        for container in pod.containers:
+            if container.waiting_reason in _IMAGE_PROBLEMS:
+                message = (
+                    f"{pod.name}, container {container.name}: {container.waiting_message or container.waiting_reason}"
+                )
+                return Verdict(Type.PREFLIGHT_PASSED, None, Reason.IMAGE_UNAVAILABLE, message)
+        preflight = pod.container(names.PREFLIGHT)
+        if preflight and _failed(preflight):
+            message = f"{pod.name}: {_preflight_message(preflight)}"
+            return Verdict(Type.PREFLIGHT_PASSED, False, Reason.CHECK_FAILED, message)
+    pending = [pod.name for pod in live if not _passed(pod.container(names.PREFLIGHT))]
+    if pending or not live:
+        message = f"waiting for {', '.join(pending)}" if pending else "there are no pods"
+        return Verdict(Type.PREFLIGHT_PASSED, None, Reason.PENDING, message)
+    return Verdict(Type.PREFLIGHT_PASSED, True, Reason.PASSED, "every node offers what the profile requires")
+
+
+def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Verdict:
+    for pod in live:
+        container = pod.container(names.STORE)
+        if container and container.waiting_reason == "CrashLoopBackOff":
+            message = (
+                f"{pod.name}: {container.exit_message or container.waiting_message or 'the store ends again and again'}"
+            )
+            return Verdict(Type.STORE_READY, False, Reason.STORE_FAILED, message)
+    starting = []
+    for pod in live:
+        container, answer = pod.container(names.STORE), agents.get(pod.uid, Agents()).store
+        if container is None or not container.started or (answer and answer.state != "ready"):
+            problem = f" ({answer.problem})" if answer and answer.problem else ""
+            starting.append(f"{pod.name}{problem}")
+    if starting or not live:
+        message = f"waiting for {', '.join(starting)}" if starting else "there are no pods"
+        return Verdict(
+            Type.STORE_READY, False if live else None, Reason.STORE_STARTING if live else Reason.PENDING, message
+        )
+    return Verdict(Type.STORE_READY, True, Reason.SERVING, "every store answers")
+
+
+def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan: Plan) -> Verdict:
+    for pod in live:
+        container, answer = pod.container(names.ENGINE), agents.get(pod.uid, Agents()).engine
+        if container and container.waiting_reason == "CrashLoopBackOff":
+            message = (
+                f"{pod.name}: {container.exit_message or container.waiting_message or 'the agent ends again and again'}"
+            )
+            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, message)
+        if answer and answer.problem and not pod.ready:
+            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, f"{pod.name}: {answer.problem}")
+    starting = [pod.name for pod in live if not pod.ready]
+    if starting or not live:
+        message = f"waiting for {', '.join(starting)}" if starting else "there are no pods"
+        return Verdict(
+            Type.ENGINE_READY, False if live else None, Reason.ENGINE_STARTING if live else Reason.PENDING, message
+        )
+    behind = [pod.name for pod in live if not _at(pod, agents, plan)]
+    if behind:
+        message = f"{', '.join(behind)} restarts into the wanted revision"
+        return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)
+    return Verdict(Type.ENGINE_READY, True, Reason.SERVING, "every engine serves")
+
+
+def _available(observed: Observed, live: Sequence[PodRecord]) -> Verdict:
+    serving = sum(pod.ready for pod in live)
+    if serving:
+        return Verdict(Type.AVAILABLE, True, Reason.SERVING, "at least one replica serves")
+    if observed.deployment.spec and observed.deployment.spec.replicas == 0:
+        return Verdict(Type.AVAILABLE, False, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+    return Verdict(Type.AVAILABLE, False, Reason.NO_REPLICA_SERVES, "no replica serves")
+
+
+def _ready(
+    observed: Observed,
+    plan: Plan,
+    live: Sequence[PodRecord],
+    agents: Mapping[str, Agents],
+    earlier: Sequence[Verdict],
+) -> Verdict:
+    if observed.deployment.deleting:
+        return Verdict(Type.READY, False, Reason.DELETING, "the object is being deleted")
+    replicas = observed.deployment.spec.replicas if observed.deployment.spec else 0
+    config = earlier[0]
+    if config.status is False:
+        return Verdict(Type.READY, False, config.reason, config.message)
+    if replicas == 0 and not live:
+        return Verdict(Type.READY, True, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+    for verdict in earlier:
+        # A store that is lost later costs hits, not requests: it shows in StoreReady and leaves readiness alone.
+        if verdict.type is not Type.STORE_READY and verdict.status is not True:
+            return Verdict(Type.READY, False, verdict.reason, verdict.message)
+    there = [pod for pod in live if pod.ready and _at(pod, agents, plan)]
+    if len(there) != replicas or len(live) != replicas:
+        message = f"{len(there)} of {replicas} replicas serve at the wanted revision"
+        return Verdict(Type.READY, False, Reason.PROGRESSING, message)
+    return Verdict(Type.READY, True, Reason.SERVING, "all replicas serve at the wanted revision")
+
+
+def _at(pod: PodRecord, agents: Mapping[str, Agents], plan: Plan) -> bool:
+    """Whether the pod's engine runs what the spec asks for, by its agent's word."""
+    if plan.revision is None:
+        return False
+    answer = agents.get(pod.uid, Agents()).engine
+    return answer is not None and answer.revision == plan.revision.launch and pod.pod_revision == plan.revision.pod
+
+
+def _pod(pod: PodRecord, agents: Agents) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": pod.name, "ordinal": pod.ordinal, "ready": pod.ready}
+    if pod.node:
+        entry["node"] = pod.node
+    if agents.engine and agents.engine.revision:
+        entry["revision"] = agents.engine.revision
+    if agents.store and agents.store.epoch:
+        entry["epoch"] = agents.store.epoch
+    return entry
+
+
+def _passed(container: ContainerRecord | None) -> bool:
+    return container is not None and container.exit_code == 0
+
+
+def _failed(container: ContainerRecord) -> bool:
+    return container.exit_code not in (None, 0) or container.waiting_reason == "CrashLoopBackOff"
+
+
+def _preflight_message(container: ContainerRecord) -> str:
+    """The failed checks as sentences; the container's own words when they are not the agent's JSON."""
+    raw = container.exit_message or container.waiting_message or "preflight failed without a message"
+    try:
+        checks = json.loads(raw)["checks"]
+        return "; ".join(
+            f"{check['name']}: found {check['found']}, needed {check['needed']}; {check['remedy']}"
+            for check in checks
+            if check["ok"] is False
+        )
+    except (ValueError, KeyError, TypeError):
+        return raw[:512]
