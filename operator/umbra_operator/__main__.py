@@ -58,16 +58,8 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until ``stop`` is set; a part that ends before that ends the process."""
-        registry = handlers.registry(self._memory, self._wake)
-        namespaces = self._settings.namespaces
         parts = [
-            kopf.operator(
-                registry=registry,
-                settings=handlers.kopf_settings(),
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-            ),
+            self._events(stop),
             self._resync(),
             self._poller.run(),
             *(self._work() for _ in range(self._settings.workers)),
@@ -79,11 +71,23 @@ class Operator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._cluster.close()
-        for task in done - {stopping}:
-            raise task.exception() or RuntimeError("a part of the operator ended by itself")
+        stopping.cancel()
+        for task in done:
+            if error := task.exception():
+                raise error
 
-    def _wake(self, key: Key) -> None:
-        self._queue.add(key)
+    async def _events(self, stop: asyncio.Event) -> None:
+        """Feeds the memory. kopf takes SIGTERM for itself, so its end by a signal is the end of the process."""
+        namespaces = self._settings.namespaces
+        await kopf.operator(
+            registry=handlers.registry(self._memory, self._queue.add),
+            settings=handlers.kopf_settings(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+        )
+        stop.set()
 
     async def _work(self) -> None:
         """Takes keys for ever, once the memory has been filled: before that an absent pod proves nothing."""

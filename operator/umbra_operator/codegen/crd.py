@@ -31,7 +31,8 @@ def _walk(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
         return _walk({**members[0], **rest}, definitions)
     out: dict[str, Any] = {}
     for key, value in node.items():
-        if key in _DROPPED or (key == "default" and _without_nulls(value) is None):
+        # A stored empty default says nothing and would hide what a profile says.
+        if key in _DROPPED or (key == "default" and value in (None, [], {}, "")):
             continue
         if key == "default":
             out[key] = _without_nulls(value)

@@ -1,0 +1,29 @@
+{{- define "umbra.name" -}}
+{{- printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "umbra.labels" -}}
+app.kubernetes.io/name: umbra-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "umbra.selector" -}}
+app.kubernetes.io/name: umbra-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "umbra.image" -}}
+{{- $image := .Values.image -}}
+{{- if not $image.repository -}}
+{{- fail "image.repository is not set: name the operator's image, best with image.digest" -}}
+{{- end -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else if $image.tag -}}
+{{ $image.repository }}:{{ $image.tag }}
+{{- else -}}
+{{- fail "set image.digest (best) or image.tag" -}}
+{{- end -}}
+{{- end -}}
