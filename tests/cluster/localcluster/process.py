@@ -60,8 +60,10 @@ def child(argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) 
         )
 
 
-def daemon(argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Process:
-    """Start a process that outlives us, in its own session, its output appended to `log`."""
+def daemon(
+    argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
+) -> Process:
+    """Start a process that outlives us, in its own session, its output appended to `log`; it inherits `descriptors`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         popen = subprocess.Popen(
@@ -72,6 +74,7 @@ def daemon(argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None)
             env={**os.environ, **(env or {})},
             start_new_session=True,
             cwd="/",
+            pass_fds=tuple(descriptors),
         )
     # Nobody waits for a daemon here; without this Python would warn when the handle is collected.
     popen.returncode = 0

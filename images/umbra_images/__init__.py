@@ -1,0 +1,1 @@
+"""The images of the product, written without a container daemon: `python3 -m umbra_images --help`."""

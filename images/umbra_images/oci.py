@@ -1,0 +1,184 @@
+"""OCI images as files: byte for byte the same output for the same input."""
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+_MEDIA = "application/vnd.oci.image"
+_CHUNK_BYTES = 1024 * 1024
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An uncompressed layer on disk; without compression its digest is also its diff id."""
+
+    path: Path
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """Layers and the configuration that a container starts with."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    entrypoint: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str = "0:0"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:...` of the manifest: the identity of the image."""
+        return _digest(self._manifest())
+
+    @property
+    def tag(self) -> str:
+        """`name:<start of the digest>`: a reference that is new whenever the content is."""
+        return f"{self.name}:{self.digest.removeprefix('sha256:')[:16]}"
+
+    @property
+    def pinned(self) -> str:
+        """`name@sha256:...`."""
+        return f"{self.name}@{self.digest}"
+
+    def write(self, out: IO[bytes]) -> None:
+        """Write an OCI layout as a tar stream, ready for `ctr images import -`, `skopeo` or `crane push`."""
+        manifest, config = self._manifest(), self._config()
+        descriptor = {"mediaType": f"{_MEDIA}.manifest.v1+json", "digest": _digest(manifest), "size": len(manifest)}
+        # containerd names the image by the first annotation, other tools by the second.
+        references = [
+            {**descriptor, "annotations": {"io.containerd.image.name": name, f"{_REFERENCE}": name}}
+            for name in (self.tag, self.pinned)
+        ]
+        index = _json({"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": references})
+        with tarfile.open(fileobj=out, mode="w|") as tar:
+            _add(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+            _add(tar, "index.json", index)
+            for content in (manifest, config):
+                _add(tar, _blob(_digest(content)), content)
+            for layer in dict.fromkeys(self.layers):
+                entry = tarfile.TarInfo(_blob(layer.digest))
+                entry.size = layer.size
+                with layer.path.open("rb") as source:
+                    tar.addfile(entry, source)
+
+    def _config(self) -> bytes:
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **self.environment}
+        return _json(
+            {
+                "architecture": _ARCHITECTURES[platform.machine()],
+                "os": "linux",
+                "config": {
+                    "User": self.user,
+                    "Entrypoint": list(self.entrypoint),
+                    "Env": [f"{name}={value}" for name, value in environment.items()],
+                    "Labels": dict(self.labels),
+                },
+                "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in self.layers]},
+            }
+        )
+
+    def _manifest(self) -> bytes:
+        config = self._config()
+        return _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": f"{_MEDIA}.manifest.v1+json",
+                "config": {"mediaType": f"{_MEDIA}.config.v1+json", "digest": _digest(config), "size": len(config)},
+                "layers": [
+                    {"mediaType": f"{_MEDIA}.layer.v1.tar", "digest": layer.digest, "size": layer.size}
+                    for layer in self.layers
+                ],
+            }
+        )
+
+
+_REFERENCE = "org.opencontainers.image.ref.name"
+
+
+def layer_from_tree(tree: Path, cache: Path, key: str) -> Layer:
+    """The layer with everything below `tree`, kept as `<cache>/<key>.tar`."""
+    entries = sorted(path for path in tree.rglob("*"))
+    return _write_layer(cache, key, ((str(path.relative_to(tree)), path) for path in entries))
+
+
+def layer_from_files(
+    files: Mapping[str, bytes | Path], cache: Path, key: str, directories: Sequence[str] = ()
+) -> Layer:
+    """The layer with these files (path in the image -> content or source) and empty directories."""
+    parents = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
+    named: dict[str, bytes | Path | None] = {**dict.fromkeys({*parents, *directories}), **files}
+    return _write_layer(cache, key, sorted(named.items()))
+
+
+def cached_layer(cache: Path, key: str) -> Layer | None:
+    """The layer that an earlier run wrote under this key."""
+    try:
+        record = json.loads((cache / f"{key}.json").read_text())
+        return Layer(cache / f"{key}.tar", record["digest"], record["size"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Path | None]]) -> Layer:
+    cache.mkdir(parents=True, exist_ok=True)
+    temporary = cache / f".{key}.tar"
+    with temporary.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, source in entries:
+            _add_entry(tar, name, source)
+    with temporary.open("rb") as file:
+        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    layer = Layer(cache / f"{key}.tar", digest, temporary.stat().st_size)
+    temporary.rename(layer.path)
+    # Last: a layer without its record is written anew.
+    record = cache / f".{key}.json"
+    record.write_text(json.dumps({"digest": layer.digest, "size": layer.size}))
+    record.rename(cache / f"{key}.json")
+    return layer
+
+
+def _add_entry(tar: tarfile.TarFile, name: str, source: bytes | Path | None) -> None:
+    """Add one entry owned by root, without times; None is an empty directory."""
+    if isinstance(source, bytes):
+        _add(tar, name, source)
+        return
+    entry = tarfile.TarInfo(name)
+    if source is None or (source.is_dir() and not source.is_symlink()):
+        entry.type = tarfile.DIRTYPE
+        entry.mode = 0o1777 if name.endswith("tmp") else 0o755
+        tar.addfile(entry)
+    elif source.is_symlink():
+        entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(source.readlink()), 0o777
+        tar.addfile(entry)
+    else:
+        entry.size = source.stat().st_size
+        entry.mode = 0o755 if source.stat().st_mode & 0o100 else 0o644
+        with source.open("rb") as content:
+            tar.addfile(entry, content)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

@@ -1,0 +1,37 @@
+"""`python3 -m localcluster up|down|status|build`."""
+
+import argparse
+import sys
+
+from . import cluster, toolchain
+from .errors import ClusterError
+from .progress import Progress
+
+
+def main() -> int:
+    """Run one command; problems are one sentence on stderr and exit code 1."""
+    parser = argparse.ArgumentParser(prog="localcluster", description=__doc__)
+    parser.add_argument("command", choices=["up", "down", "status", "build"])
+    command = parser.parse_args().command
+    progress = Progress(sys.stderr)
+    try:
+        if command == "build":
+            print(toolchain.kubernetes(progress).kube_apiserver.parent)
+        elif command == "up":
+            running = cluster.up(progress)
+            print(f"export KUBECONFIG={running.kubeconfig}")
+        elif command == "down":
+            cluster.down(progress)
+        else:
+            print("\n".join(cluster.status()) or "no cluster")
+    except ClusterError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

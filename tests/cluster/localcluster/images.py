@@ -1,0 +1,82 @@
+"""Images of the local cluster: two tiny ones of its own, the product's from `images/`, and how they get in."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import cache
+from .errors import ClusterError
+from .layout import Layout
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+# The product's image builder is no part of any installed package.
+sys.path.append(str(REPOSITORY / "images"))
+
+from umbra_images import oci  # noqa: E402
+from umbra_images.oci import Image  # noqa: E402
+
+__all__ = ["Image", "base", "layers", "load", "pause"]
+
+_PAUSE = Path(__file__).with_name("pause.c")
+_PASSWD = b"""\
+root:x:0:0:root:/root:/sbin/nologin
+umbra:x:65532:65532:umbra:/nonexistent:/sbin/nologin
+nobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin
+"""
+_GROUP = b"root:x:0:\numbra:x:65532:\nnogroup:x:65534:\n"
+
+
+def layers() -> Path:
+    """Folder of the cached layers."""
+    return cache.root() / "layers"
+
+
+def pause() -> Image:
+    """The sandbox image of every pod: one static program."""
+    return Image("umbra.test/pause", (_pause_layer(),), entrypoint=("/pause",))
+
+
+def base() -> Image:
+    """An image with users and empty folders only: its containers bring their tools as hostPath mounts."""
+    key = cache.key("base", _PASSWD, _GROUP)
+    accounts = {"etc/passwd": _PASSWD, "etc/group": _GROUP, "etc/nsswitch.conf": b"hosts: files dns\n"}
+    folders = ("tmp", "var/tmp", "proc", "sys", "dev", "run", "root")
+    layer = oci.cached_layer(layers(), key) or oci.layer_from_files(accounts, layers(), key, folders)
+    return Image("umbra.test/base", (_pause_layer(), layer), entrypoint=("/pause",))
+
+
+def _pause_layer() -> oci.Layer:
+    key = cache.key("pause", _PAUSE)
+    if found := oci.cached_layer(layers(), key):
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "pause"
+        argv = ["gcc", "-Os", "-static", "-s", "-Wall", "-Werror", "-o", str(program), str(_PAUSE)]
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise ClusterError(
+                f"gcc could not build {_PAUSE.name}: {result.stderr.strip()}; install gcc and libc6-dev."
+            )
+        return oci.layer_from_files({"pause": program}, layers(), key)
+
+
+def load(image: Image, layout: Layout) -> bool:
+    """Give the image to the cluster's containerd; False when it already has this very content."""
+    ctr = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "images"]
+    known = subprocess.run([*ctr, "ls", "-q", f"name=={image.pinned}"], capture_output=True, text=True, check=False)
+    if image.pinned in known.stdout.split():
+        return False
+    argv = [*ctr, "import", "-"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as importer:
+        assert importer.stdin is not None
+        assert importer.stderr is not None
+        try:
+            with importer.stdin as out:
+                image.write(out)
+        except BrokenPipeError:
+            pass  # its own message is better than ours
+        message = importer.stderr.read().decode().strip()
+    if importer.returncode != 0:
+        raise ClusterError(f"containerd did not take {image.tag}: {message}")
+    return True

@@ -1,0 +1,90 @@
+"""Whether this machine can run a node, and the Debian packages that it needs for that."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from .errors import ClusterError
+from .progress import Progress
+
+API_ONLY = "or use `up --api-only`, which runs the control plane without a node"
+CGROUPS = Path("/sys/fs/cgroup")
+CNI_PLUGINS = Path("/usr/lib/cni")
+# 2 GB: images, logs and etcd of a local cluster.
+RUN_BYTES = 2 * 1024**3
+
+# What must be there -> Debian package that brings it.
+_PACKAGES = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "sysctl": "procps",
+    "openssl": "openssl",
+    "gcc": "gcc",
+}
+
+
+def check(directory: Path, progress: Progress) -> None:
+    """Raise ClusterError with the remedy when a node cannot run here; install missing packages."""
+    if os.uname().sysname != "Linux":
+        raise ClusterError(f"A node needs Linux and this is {os.uname().sysname}: use a Linux machine.")
+    if os.geteuid() != 0:
+        raise ClusterError(f"A node needs root (namespaces, cgroups, mounts): run as root, {API_ONLY}.")
+    if cgroup_version() is None:
+        raise ClusterError(
+            f"No cgroup controllers for memory, cpu and pids are mounted under {CGROUPS}: mount them, {API_ONLY}."
+        )
+    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        raise ClusterError(
+            f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), {API_ONLY}."
+        )
+    parent = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(parent).free
+    if free < RUN_BYTES:
+        raise ClusterError(
+            f"{parent} has {free / 1024**3:.1f} GB free and a cluster needs {RUN_BYTES / 1024**3:.0f}: "
+            "free some or point UMBRA_CACHE at another disk."
+        )
+    install_packages(progress)
+
+
+def cgroup_version() -> int | None:
+    """2 for the unified hierarchy, 1 for separate controllers, None when the needed controllers are not there."""
+    controllers = CGROUPS / "cgroup.controllers"
+    if controllers.exists():
+        return 2 if {"memory", "cpu", "pids"} <= set(controllers.read_text().split()) else None
+    return 1 if all((CGROUPS / name).is_dir() for name in ("memory", "cpu", "pids")) else None
+
+
+def missing_packages() -> list[str]:
+    """Debian packages of the commands and CNI plugins that this machine lacks."""
+    needed = {package for command, package in _PACKAGES.items() if shutil.which(command) is None}
+    if not (CNI_PLUGINS / "bridge").exists():
+        needed.add("containernetworking-plugins")
+    return sorted(needed)
+
+
+def install_packages(progress: Progress) -> None:
+    """Install what is missing with apt-get, after saying so."""
+    packages = missing_packages()
+    if not packages:
+        return
+    listed = " ".join(packages)
+    if shutil.which("apt-get") is None:
+        raise ClusterError(f"This is not Debian, so nothing was installed: install {listed} yourself, {API_ONLY}.")
+    with progress.step("apt-install", f"installing Debian packages with apt-get: {listed}"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+        result = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            # Package lists that are absent or old are the usual reason; refreshing them is the usual cure.
+            subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)
+            result = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ClusterError(f"apt-get could not install {listed} ({reason}): install them yourself, {API_ONLY}.")
