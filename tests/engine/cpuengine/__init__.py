@@ -1,6 +1,6 @@
 """The real SGLang and the real UMBP store on a machine without a GPU, for tests and for the local cluster."""
 
-from .environment import Environment, environment
+from .build import Environment, environment
 from .errors import EngineEnvironmentError
 
 __all__ = ["EngineEnvironmentError", "Environment", "environment"]

@@ -1,6 +1,6 @@
 """One library in place of CUDA's fourteen, so that PyPI's torch imports without 4 GB of wheels.
 
-NOT genuine: every function returns 100 (no device), so ``torch.cuda.is_available()`` is False. No GPU is used or tested.
+NOT genuine: every function returns 100 (no device), so ``torch.cuda.is_available()`` is False. No GPU is used.
 """
 
 from __future__ import annotations

@@ -12,9 +12,18 @@ from pathlib import Path
 from .errors import EngineEnvironmentError
 from .packages import run
 
-PACKAGES = (
-    "libprotobuf23 libgrpc++1 libgrpc10 libabsl20200923 libssl1.1 libc-ares2 libpci3 libnuma1 libdrm2 libdrm-amdgpu1"
-).split()
+PACKAGES = [
+    "libprotobuf23",
+    "libgrpc++1",
+    "libgrpc10",
+    "libabsl20200923",
+    "libssl1.1",
+    "libc-ares2",
+    "libpci3",
+    "libnuma1",
+    "libdrm2",
+    "libdrm-amdgpu1",
+]
 _RELEASE = "bullseye"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _GONE = (

@@ -9,7 +9,7 @@ from .packages import find_uv, run, uv_environment
 
 _WITHOUT_DEPENDENCIES = "# Without their dependencies:"
 # No host name may stand in a lock file, so uv must print neither index nor find-links.
-_COMPILE = "--generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links -q".split()
+_COMPILE = ["--generate-hashes", "--no-annotate", "--no-header", "--no-emit-index-url", "--no-emit-find-links", "-q"]
 
 
 def write_locks() -> None:

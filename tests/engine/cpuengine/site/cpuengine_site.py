@@ -49,6 +49,12 @@ def _torch_kda(module: ModuleType) -> None:
     cpuengine_kda.install(module.TritonKDAKernel)
 
 
+def _torch_convolution(module: ModuleType) -> None:
+    import cpuengine_kda
+
+    module.causal_conv1d_fn = cpuengine_kda.causal_conv1d
+
+
 def _extra_buffer(module: ModuleType) -> None:
     """extra_buffer (checkpoints at page boundaries) is what the product uses; SGLang allows it on GPUs only."""
     import torch
@@ -91,6 +97,7 @@ def _shared_pools(module: ModuleType) -> None:
 
 _AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "sglang.srt.layers.attention.linear.kernels.kda_triton": _torch_kda,
+    "sglang.kernels.ops.mamba.causal_conv1d_triton": _torch_convolution,
     "sglang.srt.arg_groups.mamba_hook": _extra_buffer,
     "sglang.srt.model_loader.weight_utils": _wide_dummy_weights,
     "sglang.srt.mem_cache.cpp_utils.native_hash": _prebuilt_hash,

@@ -1,0 +1,105 @@
+"""Names of the objects in the store: which copies exist, and which rank may read which object.
+
+Pure. A page of MLA KV is the same on every tensor-parallel rank, so one copy serves all of them; KDA (Mamba) states and
+draft KV are sharded and stay per rank. The backend tag separates layouts and cache geometries: an engine restarted with
+another layout, data type or parallelism misses the old objects instead of reading bytes of another shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .settings import KeyLayout
+
+KV_POOL = "kv"
+"""SGLang's name of the pool of MLA KV pages."""
+
+FORMAT = 1
+"""Version of the naming below; raise it when an object's name or content changes meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPosition:
+    """Where one engine process stands in its parallel groups."""
+
+    tensor: int
+    tensor_size: int
+    context: int = 0
+    pipeline: int = 0
+    decode_context_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tensor < self.tensor_size:
+            raise ValueError(f"tensor rank {self.tensor} is outside a group of {self.tensor_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScheme:
+    """How one rank names its objects."""
+
+    shared_kv: bool
+    """Whether all tensor-parallel ranks use one copy of each KV page, and stripe the writing."""
+    kv_suffix: str
+    rank_suffix: str
+    """Suffix of every pool other than KV; equal to SGLang's own."""
+    tag: str
+
+    def suffix(self, pool: str) -> str:
+        """Return the rank suffix of an object of ``pool``."""
+        return self.kv_suffix if pool == KV_POOL else self.rank_suffix
+
+    def describe(self, position: RankPosition) -> str:
+        """Return the start-up log's line about this rank."""
+        copies = "one copy for all tensor ranks" if self.shared_kv else "one copy per rank"
+        return (
+            f"key layout: kv {self.kv_suffix} ({copies}), other pools {self.rank_suffix}, "
+            f"tag {self.tag}, rank {position.tensor} of {position.tensor_size}"
+        )
+
+
+def key_scheme(
+    layout: KeyLayout,
+    position: RankPosition,
+    *,
+    kv_replicated: bool,
+    store_shared: bool,
+    geometry: str,
+    parent_tag: str | None = None,
+) -> KeyScheme:
+    """Decide the names for one rank.
+
+    Args:
+        layout: the configured layout.
+        position: the rank.
+        kv_replicated: whether every tensor rank holds the same bytes of a KV page (a plain MLA pool does).
+        store_shared: whether all ranks reach the same store; a tier private to a rank needs its own copy.
+        geometry: digest of the objects' shapes, see ``geometry_digest``.
+        parent_tag: a backend tag that the caller already uses; ours follows it.
+    """
+    once = layout is KeyLayout.AUTO and kv_replicated and store_shared and position.decode_context_size == 1
+    group = f"cp{position.context}_pp{position.pipeline}"
+    rank = f"tp{position.tensor}_{group}"
+    tag = f"umbra{FORMAT}-{'once' if once else 'rank'}-{geometry}"
+    return KeyScheme(
+        shared_kv=once,
+        kv_suffix=group if once else rank,
+        rank_suffix=rank,
+        tag=f"{parent_tag}-{tag}" if parent_tag else tag,
+    )
+
+
+def geometry_digest(
+    object_bytes: Mapping[str, Sequence[int]], data_types: Mapping[str, str], *, page_size: int, tensor_size: int
+) -> str:
+    """Return 8 hex digits over what gives an object its shape.
+
+    Args:
+        object_bytes: per pool, the size in bytes of each object of a page.
+        data_types: per pool, the element types.
+        page_size: tokens a page.
+        tensor_size: ranks that share a sharded state.
+    """
+    pools = sorted((name, tuple(sizes), data_types.get(name, "")) for name, sizes in object_bytes.items())
+    return hashlib.sha256(repr((pools, page_size, tensor_size)).encode()).hexdigest()[:8]
