@@ -1,0 +1,82 @@
+"""A child that behaves like an engine at the edges the agent sees: /ready, SIGTERM, descendants, exit codes.
+
+Run as a script, isolated, with few imports: its start-up time would be added to what the tests measure.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+
+def option(name: str, default: str = "") -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def start_descendant(separate_session: bool) -> int:
+    """Fork a process that ignores SIGTERM; with `separate_session` it also leaves the engine's session."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if separate_session:
+            os.setsid()
+        # A grandchild of the agent's child, orphaned at once: only a subreaper gets to see it again.
+        if os.fork() != 0:
+            time.sleep(0.05)
+        while True:
+            time.sleep(1)
+    return pid
+
+
+def main() -> None:
+    draining = False
+    drain_seconds = float(option("--drain", "0"))
+
+    def on_term(_number: int, _frame: object) -> None:
+        nonlocal draining
+        draining = True
+
+    if "--ignore-term" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, on_term)
+    started = time.monotonic()
+    descendants = [start_descendant(index % 2 == 1) for index in range(int(option("--descendants", "0")))]
+    report = option("--report")
+    if report:
+        facts = {"pid": os.getpid(), "sid": os.getsid(0), "environment": dict(os.environ), "descendants": descendants}
+        staging = Path(report + ".tmp")
+        staging.write_text(json.dumps(facts))
+        staging.replace(report)
+    listener = socket.create_server(("127.0.0.1", int(option("--port"))))
+    listener.settimeout(0.02)
+    exit_after = float(option("--exit-after", "inf"))
+    ready_after = float(option("--ready-after", "0"))
+    drain_until = None
+    while True:
+        now = time.monotonic() - started
+        if now >= exit_after:
+            code = int(option("--code", "0"))
+            if code < 0:
+                os.kill(os.getpid(), -code)
+            os._exit(code)
+        if draining and drain_until is None:
+            drain_until = now + drain_seconds
+        if drain_until is not None and now >= drain_until:
+            os._exit(0)
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection:
+            connection.settimeout(1)
+            connection.recv(4096)
+            ok = now >= ready_after and not draining
+            line = "200 OK" if ok else "503 Service Unavailable"
+            connection.sendall(f"HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+
+
+main()

@@ -1,0 +1,190 @@
+"""Store mode: epoch, readiness, exit codes and pass-through, with real processes."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agent_process import AgentProcess, is_gone, kill_quietly, wait_for
+
+from umbra_agent.store import capacity, not_ready_reason
+
+CHILD = Path(__file__).parent / "store_child.py"
+GIB = 1 << 30
+
+
+class StoreAgent(AgentProcess):
+    """Store mode with the script store_child.py as its server."""
+
+    def __init__(self, folder: Path, *child: str, capacity_bytes: int = GIB, more: tuple[str, ...] = ()) -> None:
+        self.boot_id = folder / "run" / "boot_id"
+        self.socket = folder / "s.sock"
+        server = [sys.executable, "-I", "-S", str(CHILD), "--boot-id", str(self.boot_id), "--socket", str(self.socket)]
+        arguments = ["store", "--bind", "127.0.0.1", "--port", "0", "--boot-id", str(self.boot_id)]
+        arguments += ["--socket", str(self.socket), "--termination-log", str(folder / "termination-log"), *more]
+        environment = {"UMBP_DRAM_CAPACITY": str(capacity_bytes)}
+        super().__init__(folder, [*arguments, "--", *server, *child], environment)
+
+    def child_pid(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
+
+
+@pytest.fixture
+def store_agent() -> Iterator[Callable[..., StoreAgent]]:
+    """Makes started store agents. Short folders: a unix socket's path has at most 107 bytes."""
+    agents: list[StoreAgent] = []
+
+    def make(*child: str, **options: object) -> StoreAgent:
+        agent = StoreAgent(Path(tempfile.mkdtemp(prefix="agent-")), *child, **options)  # type: ignore[arg-type]
+        agents.append(agent)
+        agent.start()
+        return agent
+
+    yield make
+    for agent in agents:
+        agent.close()
+        shutil.rmtree(agent.folder)
+
+
+def test_ready_when_the_socket_answers_and_the_tier_is_small(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent()
+    agent.wait_ready()
+    status = agent.status()
+    assert status["agent"] == "store"
+    assert status["state"] == "ready"
+    assert status["capacityBytes"] == GIB
+    assert status["registered"] is False
+    assert status["epoch"] == agent.boot_id.read_text().strip()
+    assert status["lastExit"] is None
+    assert status["problem"] is None
+
+
+def test_a_large_tier_waits_for_the_registration_line(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--register-after", "0.7", capacity_bytes=4 * GIB)
+    wait_for(lambda: b"not registered" in agent.get("/ready")[1], "it waits for the line", 3)
+    assert agent.status()["state"] == "starting"
+    agent.wait_ready()
+    assert agent.status()["registered"] is True
+    wait_for(lambda: b"registration_duration" in agent.get("/metrics")[1], "the duration is measured", 2)
+    text = agent.get("/metrics")[1].decode()
+    assert "umbra_agent_store_registered 1.0" in text
+    assert "umbra_agent_store_eviction_rounds_total 1.0" in text
+    assert "umbra_agent_store_eviction_stuck_total 1.0" in text
+
+
+def test_boot_id_is_new_at_each_start_and_there_before_the_server(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--exit-after", "0.1")
+    agent.wait()
+    first = agent.boot_id.read_text().strip()
+    agent.start()
+    agent.wait()
+    second = agent.boot_id.read_text().strip()
+    assert first != second
+    assert len(second) == 32
+    assert f"epoch at start: {first}\n" in agent.stdout.read_text(errors="replace")
+    assert f"epoch at start: {second}\n" in agent.stdout.read_text(errors="replace")
+
+
+@pytest.mark.parametrize(("code", "shown"), [(0, 0), (3, 3), (-signal.SIGKILL, 137), (-signal.SIGABRT, 134)])
+def test_exit_code_propagates(store_agent: Callable[..., StoreAgent], code: int, shown: int) -> None:
+    agent = store_agent("--exit-after", "0.1", "--code", str(code))
+    assert agent.wait() == shown
+    message = json.loads(agent.termination_log.read_text())
+    assert message["reason"] == "Exited"
+    assert message["lastExit"]["code"] == (code if code >= 0 else None)
+    assert message["lastExit"]["signal"] == (-code if code < 0 else None)
+    assert message["lastLines"][-1] == "last words"
+    assert len(agent.termination_log.read_bytes()) <= 1536
+
+
+def test_sigterm_reaches_the_server_and_its_code_is_ours(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--stop-code", "5")
+    agent.wait_ready()
+    agent.terminate()
+    assert agent.wait() == 5
+    assert json.loads(agent.termination_log.read_text())["reason"] == "Stopped"
+
+
+def test_a_server_that_ignores_sigterm_is_killed_in_the_end(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--ignore-term", more=("--stop-seconds", "0.5"))
+    agent.wait_ready()
+    agent.terminate()
+    assert agent.wait() == 137
+
+
+def test_a_missing_server_is_said(store_agent: Callable[..., StoreAgent], tmp_path: Path) -> None:
+    arguments = ["store", "--port", "0", "--bind", "127.0.0.1", "--boot-id", str(tmp_path / "b"), "--termination-log"]
+    agent = AgentProcess(tmp_path, [*arguments, str(tmp_path / "termination-log"), "--", "/nowhere/server"])
+    agent.start()
+    assert agent.wait() == 127
+    assert "cannot be started" in json.loads(agent.termination_log.read_text())["reason"]
+    usage = AgentProcess(tmp_path, arguments[:3])
+    usage.start()
+    assert usage.wait() == 2
+
+
+def test_output_passes_through_unchanged(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent()
+    agent.wait_ready()
+    wait_for(lambda: b"on stderr \xff not UTF-8\n" in agent.stdout.read_bytes(), "stderr is passed on", 2)
+
+
+def test_a_frozen_server_is_not_ready_and_not_killed(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent()
+    agent.wait_ready()
+    pid = agent.child_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: b"frozen" in agent.get("/ready")[1], "the freeze is seen", 6)
+        assert agent.status()["state"] == "starting"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    agent.wait_ready()
+    assert agent.child_pid() == pid
+
+
+def test_killed_agent_takes_the_server_with_it(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--ignore-term")
+    agent.wait_ready()
+    pid = agent.child_pid()
+    agent.process.kill()
+    agent.process.wait()
+    try:
+        wait_for(lambda: is_gone(pid), "the server died", 2)
+    finally:
+        kill_quietly(pid)
+
+
+@pytest.mark.parametrize(
+    ("alive", "problem", "registered", "size", "ready"),
+    [
+        (True, None, False, 2 * GIB, True),
+        (True, None, False, 2 * GIB + 1, False),
+        (True, None, True, 1 << 40, True),
+        (True, "silent", True, 1 << 40, False),
+        (False, None, True, GIB, False),
+    ],
+)
+def test_readiness_rules(alive: bool, problem: str | None, registered: bool, size: int, ready: bool) -> None:
+    assert (not_ready_reason(alive, problem, registered, size) is None) is ready
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "wrong"),
+    [
+        (None, 4 * GIB, False),
+        ("1024", 1024, False),
+        ("1Gi", 4 * GIB, True),
+        ("0", 4 * GIB, True),
+        ("-5", 4 * GIB, True),
+    ],
+)
+def test_capacity(text: str | None, size: int, wrong: bool) -> None:
+    found, problem = capacity({} if text is None else {"UMBP_DRAM_CAPACITY": text})
+    assert found == size
+    assert (problem is not None) is wrong
