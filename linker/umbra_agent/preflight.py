@@ -58,7 +58,7 @@ def parse_needs(text: str) -> Needs:
         raise NeedsError("UMBRA_PREFLIGHT is not JSON.") from None
     if not isinstance(document, dict):
         raise NeedsError("UMBRA_PREFLIGHT must be a JSON object.")
-    versions, modes = document.get("versions") or {}, document.get("modes") or {}
+    versions, modes = document.get("versions", {}), document.get("modes", {})
     if not isinstance(versions, dict) or not all(_is_strings(accepted) for accepted in versions.values()):
         raise NeedsError("UMBRA_PREFLIGHT's versions must map each distribution to a list of versions.")
     if not isinstance(modes, dict) or not all(mode in ("Require", "Warn") for mode in modes.values()):
