@@ -1,0 +1,85 @@
+"""Talks to a served engine: requests by token ids, the cache's flush, and its metrics."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from localcluster.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the engine said to a prompt."""
+
+    logprobs: tuple[float, ...]
+    """Of the generated tokens, natural logarithm."""
+    tokens: tuple[int, ...]
+    device_tokens: int
+    """Prompt tokens that the device's cache had."""
+    store_tokens: int
+    """Prompt tokens that were restored from the store."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine's address, such as ``http://127.0.0.1:30000``."""
+
+    url: str
+
+    def generate(self, prompt: list[int], tokens: int = 4) -> Answer:
+        """Answers a prompt of token ids, greedily."""
+        sampling = {"temperature": 0, "max_new_tokens": tokens}
+        began = time.monotonic()
+        body = self._post("/generate", {"input_ids": prompt, "return_logprob": True, "sampling_params": sampling})
+        meta = json.loads(body)["meta_info"]
+        details = meta.get("cached_tokens_details") or {}
+        return Answer(
+            logprobs=tuple(entry[0] for entry in meta["output_token_logprobs"]),
+            tokens=tuple(entry[1] for entry in meta["output_token_logprobs"]),
+            device_tokens=details.get("device", 0),
+            store_tokens=details.get("host", 0),
+            seconds=time.monotonic() - began,
+        )
+
+    def flush(self, seconds: float = 30.0) -> None:
+        """Empties the device's cache. Raises ClusterError when the engine stays busy."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                self._post("/flush_cache", {})
+            except urllib.error.HTTPError as problem:
+                if time.monotonic() > end:
+                    raise ClusterError(f"The engine's cache could not be flushed: {problem}.") from problem
+                time.sleep(0.2)
+            else:
+                return
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples that carry these labels; 0 when there are none."""
+        return sum(value for found, value in self._samples(name) if labels.items() <= found.items())
+
+    def _samples(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        for line in text.splitlines():
+            head, _, value = line.rpartition(" ")
+            found, _, rest = head.partition("{")
+            if found == name:
+                pairs = (pair.split("=", 1) for pair in rest.rstrip("}").split(",") if "=" in pair)
+                yield {key: text.strip('"') for key, text in pairs}, float(value)
+
+    def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            answer: bytes = response.read()
+        return answer
+
+
+def prompt(length: int, seed: int = 3) -> list[int]:
+    """Token ids of the tiny model's vocabulary; equal for equal arguments."""
+    return [(position * 7 + seed) % 500 + 5 for position in range(length)]

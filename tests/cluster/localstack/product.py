@@ -1,0 +1,112 @@
+"""Puts the product on a running local cluster and waits until it serves."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cpuengine import Environment
+from localcluster import images
+from localcluster.cluster import Cluster
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+from . import profile
+
+RELEASE = "umbra"
+SYSTEM_NAMESPACE = "umbra-system"
+NAMESPACE = "umbra-demo"
+NAME = "demo"
+READY_SECONDS = 420.0
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The product on a cluster."""
+
+    cluster: Cluster
+    environment: Environment
+    profile_name: str
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """An object of the demo's namespace, as kubectl prints it."""
+        body: dict[str, Any] = json.loads(self.cluster.kubectl("-n", NAMESPACE, "get", *arguments, "-o", "json"))
+        return body
+
+    def conditions(self, name: str = NAME) -> dict[str, dict[str, Any]]:
+        """Conditions of a K3Deployment by type."""
+        status = self.get("k3deployment", name).get("status") or {}
+        return {condition["type"]: condition for condition in status.get("conditions") or ()}
+
+    def pods(self, name: str = NAME) -> list[dict[str, Any]]:
+        """Pods of a K3Deployment."""
+        items: list[dict[str, Any]] = self.get("pods", "-l", f"umbra.dev/deployment={name}")["items"]
+        return items
+
+
+def install(cluster: Cluster, environment: Environment, progress: Progress) -> Stack:
+    """Images, chart and profile; installing again changes only what differs."""
+    with progress.step("images", "making the operator and kit images"):
+        built = {"operator": images.operator(), "kit": images.kit()}
+        for image in (*built.values(), images.base()):
+            cluster.load(image)
+    operator, kit = built["operator"], built["kit"]
+    repository, _, tag = operator.tag.rpartition(":")
+    with progress.step("chart", "installing the chart"):
+        cluster.helm(
+            *("upgrade", "--install", RELEASE, str(images.REPOSITORY / "charts/umbra")),
+            *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"),
+            *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
+            *("--set", "image.pullPolicy=Never"),
+        )
+    made = profile.profile(environment, images.base(), kit, images.kit_version())
+    apply(cluster, made)
+    if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found").strip():
+        cluster.kubectl("create", "namespace", NAMESPACE)
+    return Stack(cluster, environment, made["metadata"]["name"])
+
+
+def apply(cluster: Cluster, body: dict[str, Any], namespace: str = NAMESPACE) -> None:
+    """Applies an object on the server's side."""
+    arguments = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+    cluster.kubectl("-n", namespace, *arguments, stdin=json.dumps(body))
+
+
+def remove_old_profiles(stack: Stack) -> None:
+    """Profiles of earlier contents that no deployment names any more."""
+    found = stack.cluster.kubectl("get", "k3profiles", "-l", profile.LABEL, "-o", "jsonpath={.items[*].metadata.name}")
+    for name in set(found.split()) - {stack.profile_name}:
+        stack.cluster.kubectl("delete", "k3profile", name)
+
+
+def wait_ready(stack: Stack, progress: Progress, name: str = NAME, seconds: float = READY_SECONDS) -> None:
+    """Waits for Ready and tells each condition that changes.
+
+    Raises ClusterError with the condition that is in the way.
+    """
+    seen: dict[str, tuple[str, str]] = {}
+    generation = stack.get("k3deployment", name)["metadata"]["generation"]
+
+    def ready() -> bool:
+        conditions = stack.conditions(name)
+        for kind, condition in conditions.items():
+            now = (condition["status"], condition["message"])
+            if seen.get(kind) != now and kind not in ("Reconciling", "Stalled", "Ready"):
+                progress.note(f"  {kind:16} {condition['status']:8} {condition['message']}")
+            seen[kind] = now
+        condition = conditions.get("Ready")
+        return bool(condition and condition["status"] == "True" and condition["observedGeneration"] == generation)
+
+    with progress.step("ready", "waiting for the deployment to be Ready"):
+        wait(ready, seconds, lambda: f"Ready is {seen.get('Ready', ('not there', ''))}")
+
+
+def wait(reached: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
+    """Asks again and again. Raises ClusterError, with what is the matter, when the time is over."""
+    end = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > end:
+            raise ClusterError(f"Gave up after {seconds:.0f} s: {what()}.")
+        time.sleep(POLL_SECONDS)
