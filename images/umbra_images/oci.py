@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import platform
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,7 +132,8 @@ def cached_layer(cache: Path, key: str) -> Layer | None:
 
 def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Path | None]]) -> Layer:
     cache.mkdir(parents=True, exist_ok=True)
-    temporary = cache / f".{key}.tar"
+    # Two builds at once must not write into one file; the last to finish wins, with the same bytes.
+    temporary = cache / f".{key}.{os.getpid()}.tar"
     with temporary.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, source in entries:
             _add_entry(tar, name, source)
@@ -140,7 +142,7 @@ def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Pat
     layer = Layer(cache / f"{key}.tar", digest, temporary.stat().st_size)
     temporary.rename(layer.path)
     # Last: a layer without its record is written anew.
-    record = cache / f".{key}.json"
+    record = cache / f".{key}.{os.getpid()}.json"
     record.write_text(json.dumps({"digest": layer.digest, "size": layer.size}))
     record.rename(cache / f"{key}.json")
     return layer

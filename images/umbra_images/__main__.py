@@ -1,0 +1,38 @@
+"""`PYTHONPATH=images python3 -m umbra_images operator kit --output dist`: write images as OCI archives.
+
+Push one with any OCI tool, for example `skopeo copy oci-archive:dist/operator.tar docker://registry/umbra/operator`.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .definitions import REGISTRY, Builder
+from .errors import ImageError
+
+
+def main() -> int:
+    """Build the named images and print their digests."""
+    parser = argparse.ArgumentParser(prog="umbra_images", description=__doc__)
+    parser.add_argument("images", nargs="+", choices=["operator", "kit"])
+    parser.add_argument("--output", type=Path, default=Path("dist"), help="folder for <image>.tar")
+    parser.add_argument("--registry", default=REGISTRY, help="registry and path in front of the image name")
+    arguments = parser.parse_args()
+    base = os.environ.get("UMBRA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umbra"
+    builder = Builder(Path(base) / "layers", arguments.registry)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in arguments.images:
+            image = builder.operator() if name == "operator" else builder.kit()
+            with (arguments.output / f"{name}.tar").open("wb") as out:
+                image.write(out)
+            print(image.pinned)
+    except ImageError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
