@@ -103,7 +103,7 @@ class Operator:
     async def _reconcile(self, key: Key) -> str:
         name = "/".join(key)
         try:
-            await self._reconciler.reconcile(key)
+            again = await self._reconciler.reconcile(key)
         except errors.Conflict as error:
             # Somebody was faster, or an event has not arrived yet: look again after it has.
             logger.debug("%s: %s", name, error)
@@ -121,6 +121,8 @@ class Operator:
             logger.exception("%s: unexpected; trying again in %.1f s", name, self._queue.retry(key))
             return "error"
         self._queue.forget(key)
+        if again is not None:
+            self._queue.add_after(key, again)
         return "success"
 
     async def _resync(self) -> None:
@@ -136,11 +138,11 @@ class Operator:
                 continue
             delay = 0.5
             metrics.LAST_RESYNC.set_to_current_time()
-            keys = changed if self._synced.is_set() else set(self._memory.deployments)
             if self._synced.is_set():
                 metrics.REPAIRED.inc(len(changed))
             self._synced.set()
-            for key in keys:
+            # All of them: what is not watched, such as Services, is read again too.
+            for key in changed | set(self._memory.deployments):
                 self._queue.add(key)
             await asyncio.sleep(self._settings.resync_seconds)
 

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+SERVING = "serving"
+"""State of an engine agent whose engine takes requests."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineAgent:
@@ -16,6 +19,10 @@ class EngineAgent:
     state: str
     restarts: int
     problem: str | None
+
+    def serves(self, revision: str | None) -> bool:
+        """Whether the engine takes requests at this revision."""
+        return self.state == SERVING and self.revision == revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,8 @@ class Agents:
 def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
     """Parses the engine agent's ``/status``. Raises KeyError or TypeError when it is something else."""
     return EngineAgent(
-        revision=_text(body["revision"]),
-        wanted_revision=_text(body["wantedRevision"]),
+        revision=_word(body["revision"]),
+        wanted_revision=_word(body["wantedRevision"]),
         state=str(body["state"])[:32],
         restarts=int(body["restarts"]),
         problem=_text(body["problem"]),
@@ -49,7 +56,12 @@ def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
 
 def store_agent(body: Mapping[str, Any]) -> StoreAgent:
     """Parses the store agent's ``/status``. Raises KeyError or TypeError when it is something else."""
-    return StoreAgent(epoch=_text(body["epoch"]), state=str(body["state"])[:32], problem=_text(body["problem"]))
+    return StoreAgent(epoch=_word(body["epoch"]), state=str(body["state"])[:32], problem=_text(body["problem"]))
+
+
+def _word(value: Any) -> str | None:
+    """At most as long as the status of a K3Deployment can hold."""
+    return None if value is None else str(value)[:64]
 
 
 def _text(value: Any) -> str | None:

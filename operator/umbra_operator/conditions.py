@@ -46,6 +46,7 @@ class Reason(StrEnum):
     PARALLELISM_INVALID = "ParallelismInvalid"
     DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
     NAME_CONFLICT = "NameConflict"
+    WRITE_REFUSED = "WriteRefused"
     PASSED = "Passed"
     PENDING = "Pending"
     CHECK_FAILED = "CheckFailed"
@@ -56,6 +57,7 @@ class Reason(StrEnum):
     ENGINE_STARTING = "EngineStarting"
     ENGINE_FAILED = "EngineFailed"
     ENGINE_RESTARTING = "EngineRestarting"
+    AGENT_SILENT = "AgentSilent"
     SERVING = "Serving"
     NO_REPLICA_SERVES = "NoReplicaServes"
     SCALED_TO_ZERO = "ScaledToZero"
@@ -76,6 +78,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
     Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",
     Reason.NAME_CONFLICT: "A name that Umbra needs belongs to another object, which is never touched.",
+    Reason.WRITE_REFUSED: "The API server refuses an object that Umbra makes; the message is its sentence. "
+    "Correct the spec, or lift the quota or policy that it names.",
     Reason.PASSED: "Nothing to do.",
     Reason.PENDING: "The pods have not come so far yet.",
     Reason.CHECK_FAILED: "A node does not offer what the profile requires; the message has numbers and remedy.",
@@ -86,6 +90,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.ENGINE_STARTING: "An engine is starting or loads weights.",
     Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
+    Reason.AGENT_SILENT: "An agent of a pod that serves does not answer the operator; allow it to reach port 9600.",
     Reason.SERVING: "Nothing to do.",
     Reason.NO_REPLICA_SERVES: "No replica serves; the conditions above say why.",
     Reason.SCALED_TO_ZERO: "spec.replicas is 0.",

@@ -50,11 +50,12 @@ def registry(memory: Memory, wake: Callable[[Key], None]) -> kopf.OperatorRegist
     @kopf.on.event(GROUP, VERSION, "k3deployments", registry=handlers, id="deployment")
     async def deployment(*, type: str | None, body: kopf.Body, namespace: str | None, name: str, **_: Any) -> None:
         gone = type == "DELETED"
-        _wake(memory.drop_deployment((namespace or "", name)) if gone else memory.put_deployment(body))
+        uid = body["metadata"]["uid"]
+        _wake(memory.drop_deployment((namespace or "", name), uid) if gone else memory.put_deployment(body))
 
     @kopf.on.event(GROUP, VERSION, "k3profiles", registry=handlers, id="profile")
     async def profile(*, type: str | None, body: kopf.Body, name: str, **_: Any) -> None:
-        _wake(memory.drop_profile(name) if type == "DELETED" else memory.put_profile(body))
+        _wake(memory.drop_profile(name, body["metadata"]["uid"]) if type == "DELETED" else memory.put_profile(body))
 
     @kopf.on.event("", "v1", "pods", registry=handlers, id="pod", labels={names.LABEL_DEPLOYMENT: kopf.PRESENT})
     async def pod(*, type: str | None, body: kopf.Body, **_: Any) -> None:

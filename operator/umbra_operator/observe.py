@@ -31,7 +31,7 @@ class Memory:
         self._services: dict[Key, ServiceRecord] = {}
 
     def put_deployment(self, body: Mapping[str, Any]) -> set[Key]:
-        """A K3Deployment was added or changed; a change of its status alone concerns nobody."""
+        """A K3Deployment was added or changed; seeing the operator's own status again concerns nobody."""
         record = deployment_record(body)
         old = self.deployments.get(record.key)
         self.deployments[record.key] = record
@@ -42,9 +42,12 @@ class Memory:
         )
         return set() if same else {record.key}
 
-    def drop_deployment(self, key: Key) -> set[Key]:
-        """A K3Deployment is gone."""
-        return {key} if self.deployments.pop(key, None) else set()
+    def drop_deployment(self, key: Key, uid: str) -> set[Key]:
+        """A K3Deployment is gone; another one of that name may have been seen before."""
+        if key not in self.deployments or self.deployments[key].uid != uid:
+            return set()
+        del self.deployments[key]
+        return {key}
 
     def put_profile(self, body: Mapping[str, Any]) -> set[Key]:
         """A K3Profile was added or changed."""
@@ -54,9 +57,12 @@ class Memory:
         self.profiles[record.name] = record
         return self._users(record.name)
 
-    def drop_profile(self, name: str) -> set[Key]:
-        """A K3Profile is gone."""
-        return self._users(name) if self.profiles.pop(name, None) else set()
+    def drop_profile(self, name: str, uid: str) -> set[Key]:
+        """A K3Profile is gone; another one of that name may have been seen before."""
+        if name not in self.profiles or self.profiles[name].uid != uid:
+            return set()
+        del self.profiles[name]
+        return self._users(name)
 
     def put_pod(self, body: Mapping[str, Any]) -> set[Key]:
         """A pod was added or changed."""
@@ -69,10 +75,12 @@ class Memory:
         return {record.key}
 
     def drop_pod(self, body: Mapping[str, Any]) -> set[Key]:
-        """A pod is gone."""
+        """A pod is gone; another one of that name may have been seen before."""
         record = pod_record(body)
-        if record is None or not self._pods[record.key].pop(record.name, None):
+        known = self._pods.get(record.key, {}).get(record.name) if record else None
+        if record is None or known is None or known.uid != record.uid:
             return set()
+        del self._pods[record.key][record.name]
         return {record.key}
 
     def put_service(self, body: Mapping[str, Any]) -> None:
@@ -114,6 +122,8 @@ class Memory:
         self.deployments.clear()
         self.profiles.clear()
         self._pods.clear()
+        # Services are not watched: each is read again, so that one deleted by hand comes back.
+        self._services.clear()
         for body in deployments:
             self.put_deployment(body)
         for body in profiles:

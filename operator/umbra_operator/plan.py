@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from umbra_operator.agents import SERVING, Agents
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord
@@ -71,8 +72,8 @@ class Plan:
     """Pods that this deployment owns."""
 
 
-def plan(observed: Observed) -> Plan:
-    """Actions that bring the cluster one step nearer to the spec.
+def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
+    """Actions that bring the cluster one step nearer to the spec. ``agents`` is keyed by pod uid.
 
     Without a usable spec or profile no engine is created, changed or stopped; only scaling down still works.
     """
@@ -88,7 +89,7 @@ def plan(observed: Observed) -> Plan:
         return Plan(surplus, finding, wanted, owned)
     actions: list[Action] = [*_service(observed), *surplus, *_missing(deployment, resolved, wanted, owned)]
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
-        actions += _disrupt(deployment, resolved, wanted, owned)
+        actions += _disrupt(resolved, wanted, owned, agents)
     return Plan(tuple(actions), None, wanted, owned)
 
 
@@ -162,10 +163,10 @@ def _missing(
 
 
 def _disrupt(
-    deployment: DeploymentRecord, resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]
+    resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord], agents: Mapping[str, Agents]
 ) -> list[Action]:
     """One step that costs a serving engine at most: pods that do not serve come first and are free."""
-    live = sorted((pod for pod in owned if not pod.deleting), key=lambda pod: (pod.ready, pod.ordinal))
+    live = sorted((pod for pod in owned if not pod.deleting), key=lambda pod: (_may_serve(pod, agents), pod.ordinal))
     steps: list[tuple[PodRecord, Action]] = []
     for candidate in live:
         if candidate.pod_revision != wanted.pod:
@@ -175,10 +176,25 @@ def _disrupt(
     if not steps:
         return []
     first, action = steps[0]
-    others_serve = all(pod.ready for pod in live if pod is not first)
+    others_serve = all(_serves(pod, agents) for pod in live if pod is not first)
     terminating = any(pod.deleting for pod in owned)
     # maxUnavailable is 1: an engine that serves is touched only while every other one serves.
-    return [action] if not first.ready or (others_serve and not terminating) else []
+    return [action] if not _may_serve(first, agents) or (others_serve and not terminating) else []
+
+
+def _serves(pod: PodRecord, agents: Mapping[str, Agents]) -> bool:
+    """Whether the engine serves what its pod carries, beyond doubt.
+
+    Readiness alone lags by seconds behind a new launch document, long enough to restart every replica at once.
+    """
+    answer = agents.get(pod.uid, Agents()).engine
+    return pod.ready and answer is not None and answer.serves(pod.launch_revision)
+
+
+def _may_serve(pod: PodRecord, agents: Mapping[str, Agents]) -> bool:
+    """Whether a step on this pod may cost requests; an agent that does not answer counts as serving."""
+    answer = agents.get(pod.uid, Agents()).engine
+    return pod.ready and (answer is None or answer.state == SERVING)
 
 
 def _delete(pod: PodRecord) -> DeletePod:

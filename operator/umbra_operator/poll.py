@@ -21,6 +21,8 @@ ANSWER_SECONDS = 3.0
 BUSY_SECONDS, STEADY_SECONDS = 1.0, 10.0
 """Between two questions to a pod that is changing, and to one that is not."""
 AT_ONCE = 32
+PATIENCE = 3
+"""Questions in a row without an answer after which the last answer no longer counts."""
 
 
 class Poller:
@@ -31,6 +33,7 @@ class Poller:
         self._changed = changed
         self._answers: dict[str, Agents] = {}
         self._due: dict[str, float] = {}
+        self._silent: dict[str, int] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def agents(self, pods: Iterable[PodRecord]) -> dict[str, Agents]:
@@ -56,6 +59,7 @@ class Poller:
         for gone in self._answers.keys() - known:
             del self._answers[gone]
             self._due.pop(gone, None)
+            self._silent.pop(gone, None)
         due = [pod for pod in pods if self._due.get(pod.uid, 0.0) <= now]
         await asyncio.gather(*(self._ask(session, pod) for pod in due))
 
@@ -65,12 +69,20 @@ class Poller:
                 _status(session, pod, names.ENGINE, names.ENGINE_AGENT_PORT, engine_agent),
                 _status(session, pod, names.STORE, names.STORE_AGENT_PORT, store_agent),
             )
-        answer = Agents(engine=engine, store=store)
+        answer = self._patiently(pod.uid, Agents(engine=engine, store=store))
         steady = pod.ready and engine is not None and engine.revision == pod.launch_revision
         self._due[pod.uid] = asyncio.get_running_loop().time() + (STEADY_SECONDS if steady else 0.0)
         if self._answers.get(pod.uid) != answer:
             self._answers[pod.uid] = answer
             self._changed(pod.key)
+
+    def _patiently(self, uid: str, answer: Agents) -> Agents:
+        """The answer, its gaps filled from the last one: a single lost question must not look like a lost engine."""
+        silent = self._silent[uid] = 0 if answer.engine and answer.store else self._silent.get(uid, 0) + 1
+        last = self._answers.get(uid)
+        if last is None or silent >= PATIENCE:
+            return answer
+        return Agents(engine=answer.engine or last.engine, store=answer.store or last.store)
 
 
 async def _status(
@@ -82,12 +94,21 @@ async def _status(
     host = f"[{pod.address}]" if pod.address and ":" in pod.address else pod.address
     try:
         async with session.get(f"http://{host}:{port}/status", allow_redirects=False) as response:
-            raw = await response.content.read(ANSWER_BYTES + 1)
+            raw = await _read(response)
         if response.status != 200 or len(raw) > ANSWER_BYTES:
             raise ValueError(f"status {response.status}, {len(raw)} bytes")
         answer = parse(json.loads(raw))
-    except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError):
+    except Exception:
+        # Too late, too long, too deep, not a number: whatever a pod answers must not stop the operator.
         metrics.POLLS.labels(container, "failure").inc()
         return None
     metrics.POLLS.labels(container, "success").inc()
     return answer
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The answer, up to one byte more than it may have; it can arrive in several pieces."""
+    raw = b""
+    while len(raw) <= ANSWER_BYTES and (piece := await response.content.read(ANSWER_BYTES + 1 - len(raw))):
+        raw += piece
+    return raw

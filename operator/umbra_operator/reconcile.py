@@ -2,20 +2,25 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from umbra_operator import errors
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, Cluster
+from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, plan
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, plan
 from umbra_operator.poll import Poller
 from umbra_operator.records import Key, Observed
 from umbra_operator.render import names
 from umbra_operator.status import status
 
 logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 30.0
+"""Until the next look at a Service that is in the way: Services are not watched."""
 
 
 def utc_now() -> str:
@@ -32,23 +37,39 @@ class Reconciler:
         self._poller = poller
         self._now = now
 
-    async def reconcile(self, key: Key) -> None:
-        """One pass. Raises an UmbraError when the pass must be repeated."""
+    async def reconcile(self, key: Key) -> float | None:
+        """One pass; returns in how many seconds to look again at what no event will tell, or None.
+
+        Raises an UmbraError when the pass must be repeated.
+        """
         await self._know_service(key)
         observed = self._memory.observe(key)
         if observed is None:
-            return
-        decided = plan(observed)
-        for action in decided.actions:
-            await self._apply(key, action)
+            return None
+        refused: errors.Refused | None = None
+        try:
+            for action in self._plan(observed).actions:
+                await self._apply(key, action)
+        except errors.Refused as error:
+            refused = error
         observed = self._memory.observe(key) or observed
-        wanted = status(observed, plan(observed), self._poller.agents(observed.pods), self._now())
+        decided = self._plan(observed)
+        if refused:
+            decided = replace(decided, finding=Finding(Reason.WRITE_REFUSED, str(refused)))
+        wanted = status(observed, decided, self._poller.agents(observed.pods), self._now())
         if wanted != observed.deployment.status:
             await self._write_status(observed, wanted)
+        if refused:
+            raise refused
+        return LOOK_AGAIN_SECONDS if decided.finding and decided.finding.reason is Reason.NAME_CONFLICT else None
+
+    def _plan(self, observed: Observed) -> Plan:
+        return plan(observed, self._poller.agents(observed.pods))
 
     async def _know_service(self, key: Key) -> None:
-        """Looks once whether the Service's name is free, so that nothing of somebody else is ever applied over."""
-        if key not in self._memory.deployments or self._memory.service_of(key):
+        """Looks at the Service until it is ours, so that nothing of somebody else is ever applied over."""
+        deployment, held = self._memory.deployments.get(key), self._memory.service_of(key)
+        if deployment is None or (held and held.owner_uid == deployment.uid):
             return
         try:
             self._memory.put_service(await self._cluster.get(SERVICES, *key))

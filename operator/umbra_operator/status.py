@@ -120,6 +120,10 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         return Verdict(
             Type.ENGINE_READY, False if live else None, Reason.ENGINE_STARTING if live else Reason.PENDING, message
         )
+    silent = [pod.name for pod in live if agents.get(pod.uid, Agents()).engine is None]
+    if silent:
+        message = f"the agents of {', '.join(silent)} do not answer on port {names.ENGINE_AGENT_PORT}"
+        return Verdict(Type.ENGINE_READY, None, Reason.AGENT_SILENT, message)
     behind = [pod.name for pod in live if not _at(pod, agents, plan)]
     if behind:
         message = f"{', '.join(behind)} restarts into the wanted revision"
@@ -167,7 +171,7 @@ def _at(pod: PodRecord, agents: Mapping[str, Agents], plan: Plan) -> bool:
     if plan.revision is None:
         return False
     answer = agents.get(pod.uid, Agents()).engine
-    return answer is not None and answer.revision == plan.revision.launch and pod.pod_revision == plan.revision.pod
+    return answer is not None and answer.serves(plan.revision.launch) and pod.pod_revision == plan.revision.pod
 
 
 def _pod(pod: PodRecord, agents: Agents) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The engine's command-line flags: parsing, merging and who owns which."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 OWNED: Mapping[str, str] = {
@@ -39,22 +40,33 @@ PROFILE_MAY_SET = frozenset(
 """Owned flags whose default a profile may give: a field of the deployment then replaces it."""
 
 
+_NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")
+"""What argparse takes for a negative number."""
+
+
 def parse(args: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Flags of an argument list with their values, in order: ``--a 1 --b`` is ``{"--a": ("1",), "--b": ()}``.
 
-    ``--a=1`` counts as ``--a 1``. Raises ValueError for a value that no flag precedes.
+    ``--a=1`` counts as ``--a 1``. Raises ValueError for a value that no flag precedes, and for one that the engine
+    would take for a flag: ``--allowed=--api-key`` must not become two flags.
     """
     flags: dict[str, tuple[str, ...]] = {}
     current: str | None = None
     for arg in args:
         if arg.startswith("--"):
-            current, _, value = arg.partition("=")
-            flags[current] = (value,) if value else ()
-        elif current is None:
-            raise ValueError(f"{arg!r} is not a flag; flags begin with --")
+            current, equals, value = arg.partition("=")
+            flags[current] = values = (value,) if equals else ()
         else:
-            flags[current] = (*flags[current], arg)
+            values = (arg,)
+        if current is None or any(map(_looks_like_flag, values)):
+            raise ValueError(f"{arg!r} is not a flag with a value; flags begin with --, values do not begin with -")
+        if not arg.startswith("--"):
+            flags[current] += values
     return flags
+
+
+def _looks_like_flag(value: str) -> bool:
+    return value.startswith("-") and not _NUMBER.fullmatch(value)
 
 
 def join(flags: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -16,9 +16,6 @@ from umbra_operator.render.revision import Revision
 GRACE_SECONDS = 3600
 """Immutable once the pod exists; the bound on draining is a value of the launch document, at most 3000 s."""
 
-PREFLIGHT_BYTES = 256 * 1024**2
-"""Memory that the preflight container may use; it imports nothing of the engine."""
-
 
 def pod(
     resolved: Resolved, revision: Revision, deployment: str, namespace: str, uid: str, ordinal: int, attempt: int

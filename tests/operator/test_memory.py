@@ -1,0 +1,99 @@
+"""The memory: every change names the deployments it concerns, and full lists find what events lost."""
+
+from typing import Any
+
+from builders import NAME, NAMESPACE, PROFILE, deployment, profile, stored
+from umbra_operator.observe import Memory
+from umbra_operator.render import names
+
+KEY = (NAMESPACE, NAME)
+
+
+def pod(name: str = "k3-0-0", uid: str = "u1", **status: Any) -> dict[str, Any]:
+    labels = {names.LABEL_DEPLOYMENT: NAME, names.LABEL_ORDINAL: "0", names.LABEL_ATTEMPT: "0"}
+    meta = {"name": name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": "1", "labels": labels}
+    return {"metadata": meta, "status": status}
+
+
+def filled() -> Memory:
+    memory = Memory()
+    memory.put_profile(stored(profile(), "p1"))
+    memory.put_deployment(stored(deployment(), "d1"))
+    memory.put_pod(pod())
+    return memory
+
+
+def test_each_change_concerns_its_deployment_and_the_same_again_concerns_nobody() -> None:
+    memory = Memory()
+    assert memory.put_profile(stored(profile(), "p1")) == set(), "nobody uses it yet"
+    for put, body in (
+        (memory.put_deployment, stored(deployment(), "d1")),
+        (memory.put_pod, pod()),
+        (memory.put_pod, pod(phase="Running")),
+        (memory.put_profile, stored(profile(tensor=1), "p2")),
+    ):
+        assert put(body) == {KEY}
+        assert put(body) == set()
+
+
+def test_only_a_new_generation_or_a_foreign_status_concerns_the_deployment() -> None:
+    memory = filled()
+    same = stored(deployment(), "d1")
+    assert memory.put_deployment({**same, "metadata": {**same["metadata"], "resourceVersion": "9"}}) == set()
+    assert memory.put_deployment({**same, "status": {"replicas": 5}}) == {KEY}
+    assert memory.put_deployment(stored(deployment(), "d1", generation=2)) == {KEY}
+
+
+def test_the_end_of_an_old_object_does_not_hide_the_new_one_of_its_name() -> None:
+    memory = filled()
+    memory.put_pod(pod(uid="u2"))
+    memory.put_deployment(stored(deployment(), "d2"))
+    memory.put_profile(stored(profile(), "p2"))
+    assert memory.drop_pod(pod(uid="u1")) == set()
+    assert memory.drop_deployment(KEY, "d1") == set()
+    assert memory.drop_profile(PROFILE, "p1") == set()
+    observed = memory.observe(KEY)
+    assert observed
+    assert (observed.deployment.uid, len(observed.pods)) == ("d2", 1)
+    assert observed.profile
+    assert memory.drop_pod(pod(uid="u2")) == memory.drop_profile(PROFILE, "p2") == {KEY}
+    assert memory.drop_deployment(KEY, "d2") == {KEY}
+
+
+def test_a_full_list_finds_every_lost_event() -> None:
+    memory = filled()
+    lists = {
+        "deployments": [stored(deployment(), "d1")],
+        "profiles": [stored(profile(), "p1")],
+        "pods": [pod()],
+    }
+    assert memory.repair(**lists) == set()
+    for lost in (
+        {"deployments": [stored(deployment(), "d1", generation=2)]},
+        {"deployments": []},
+        {"profiles": []},
+        {"pods": []},
+        {"pods": [pod(phase="Failed")]},
+    ):
+        assert memory.repair(**{**lists, **lost}) == {KEY}, lost
+        memory = filled()
+
+
+def test_a_full_list_makes_the_operator_read_services_again() -> None:
+    memory = filled()
+    memory.put_service({"metadata": {"name": NAME, "namespace": NAMESPACE}})
+    memory.repair([stored(deployment(), "d1")], [], [])
+    assert memory.service_of(KEY) is None
+
+
+def test_labels_that_are_not_ours_make_no_record() -> None:
+    body = pod()
+    body["metadata"]["labels"][names.LABEL_ORDINAL] = "first"
+    assert Memory().put_pod(body) == set()
+
+
+def test_a_deleted_deployment_leaves_nothing_in_memory() -> None:
+    memory = filled()
+    memory.drop_deployment(KEY, "d1")
+    assert memory.observe(KEY) is None
+    assert list(memory.pods()) == []

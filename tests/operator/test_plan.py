@@ -1,0 +1,272 @@
+"""The plan: one step at a time, towards the spec, from wherever the cluster stands."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, World, deployment_spec, edited, profile_spec, stored
+from builders import profile as profile_body
+from umbra_operator.agents import Agents, EngineAgent
+from umbra_operator.conditions import Reason
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod
+from umbra_operator.render import names
+from umbra_operator.render.pods import pod
+from umbra_operator.render.resolve import resolve
+from umbra_operator.render.revision import Revision, revision
+
+
+def spec(**edits: Any) -> dict[str, Any]:
+    return edited(DEPLOYMENT_SPEC, {path.replace("__", "."): value for path, value in edits.items()})
+
+
+def settled(replicas: int = 2, **edits: Any) -> World:
+    """A world whose pods all serve."""
+    world = World(spec(replicas=replicas, **edits))
+    world.run()
+    return world
+
+
+def kinds(world: World) -> list[tuple[str, str]]:
+    """The planned actions as (kind, name)."""
+    found = []
+    for action in world.plan().actions:
+        name = action.manifest["metadata"]["name"] if isinstance(action, CreatePod | Apply) else action.name
+        found.append((type(action).__name__, name))
+    return found
+
+
+def test_an_empty_cluster_gets_a_service_and_every_pod_at_once() -> None:
+    assert kinds(World(spec(replicas=2))) == [("Apply", "k3"), ("CreatePod", "k3-0-0"), ("CreatePod", "k3-1-0")]
+
+
+def test_nothing_is_done_where_nothing_is_wanted() -> None:
+    assert settled().plan().actions == ()
+
+
+def test_an_engine_edit_patches_one_pod_and_keeps_its_uid() -> None:
+    world = settled()
+    world.edit(spec(replicas=2, engine__maxRunningRequests=8))
+    (action,) = world.plan().actions
+    assert isinstance(action, PatchPod)
+    assert (action.name, action.uid) == ("k3-0-0", world.bodies["k3-0-0"]["metadata"]["uid"])
+    assert set(action.annotations) == {names.ANNOTATION_LAUNCH, names.ANNOTATION_REVISION}
+
+
+def test_the_next_engine_waits_until_the_agent_says_that_the_first_one_serves_again() -> None:
+    world = settled()
+    world.edit(spec(replicas=2, engine__maxRunningRequests=8))
+    world.apply(world.plan().actions[0])
+    assert world.observe().pods[0].ready, "the kubelet has not noticed yet"
+    assert world.plan().actions == ()
+    uid, wanted = world.bodies["k3-0-0"]["metadata"]["uid"], world.plan().revision
+    assert wanted
+    world.agents[uid] = Agents(engine=EngineAgent(wanted.launch, wanted.launch, "starting", 0, None))
+    assert world.plan().actions == ()
+    world.settle("k3-0-0")
+    assert kinds(world) == [("PatchPod", "k3-1-0")]
+
+
+def test_a_silent_agent_stops_the_rollout_before_the_last_serving_engine() -> None:
+    world = settled()
+    world.edit(spec(replicas=2, engine__maxRunningRequests=8))
+    world.apply(world.plan().actions[0])
+    del world.agents[world.bodies["k3-0-0"]["metadata"]["uid"]]
+    assert world.plan().actions == ()
+
+
+def test_a_pod_that_does_not_serve_is_changed_first_and_at_once() -> None:
+    world = settled()
+    world.bodies["k3-1-0"]["status"]["conditions"] = []
+    world.memory.put_pod(world.bodies["k3-1-0"])
+    world.edit(spec(replicas=2, engine__maxRunningRequests=8))
+    assert kinds(world) == [("PatchPod", "k3-1-0")]
+
+
+def test_a_pod_edit_replaces_one_pod_under_the_next_attempt() -> None:
+    world = settled()
+    world.edit(spec(replicas=2, cache__dram__size="2Gi"))
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
+    world.apply(world.plan().actions[0])
+    assert kinds(world) == [("CreatePod", "k3-0-1")], "the name of the terminating pod is not free"
+    world.apply(world.plan().actions[0])
+    assert world.plan().actions == (), "the other one serves alone"
+
+
+def test_scaling_down_deletes_the_highest_ordinals() -> None:
+    world = settled(3)
+    world.edit(spec(replicas=1))
+    assert kinds(world) == [("DeletePod", "k3-1-0"), ("DeletePod", "k3-2-0")]
+
+
+def test_an_ended_pod_is_replaced() -> None:
+    world = settled(1)
+    world.bodies["k3-0-0"]["status"] = {"phase": "Failed"}
+    world.memory.put_pod(world.bodies["k3-0-0"])
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
+    world.run()
+    assert [pod.ready for pod in world.observe().pods] == [True]
+
+
+BAD_PROFILES = {
+    "missing": (None, Reason.PROFILE_NOT_FOUND),
+    "unreadable": (profile_body(tensor="many"), Reason.PROFILE_UNREADABLE),
+    "without the root": (profile_body(modelRoots=[]), Reason.MODEL_ROOT_NOT_FOUND),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROFILES)
+def test_without_a_usable_profile_no_serving_pod_is_touched_but_scaling_down_works(case: str) -> None:
+    world = settled()
+    body, reason = BAD_PROFILES[case]
+    world.memory.drop_profile("local-v1", "p1")
+    if body:
+        world.memory.put_profile(stored(body, "p2"))
+    world.edit(spec(replicas=2, engine__maxRunningRequests=8))
+    finding = world.plan().finding
+    assert finding
+    assert finding.reason is reason
+    assert world.plan().actions == ()
+    world.edit(spec(replicas=1))
+    assert kinds(world) == [("DeletePod", "k3-1-0")]
+
+
+def test_an_unreadable_spec_touches_nothing() -> None:
+    world = settled()
+    world.edit(spec(cache__dram__size="lots"))
+    finding = world.plan().finding
+    assert finding
+    assert finding.reason is Reason.SPEC_UNREADABLE
+    assert "spec.cache.dram.size" in finding.message
+    assert world.plan().actions == ()
+
+
+def test_a_deployment_being_deleted_is_left_to_the_garbage_collector() -> None:
+    world = settled()
+    body = stored({"metadata": {"name": NAME, "namespace": NAMESPACE, "deletionTimestamp": "x"}, "spec": spec()}, "d1")
+    world.memory.put_deployment(body)
+    assert world.plan().actions == ()
+
+
+@pytest.mark.parametrize("what", ["Service", "pod"])
+def test_a_foreign_object_in_the_way_is_reported_and_never_touched(what: str) -> None:
+    world = World()
+    meta: dict[str, Any] = {"name": "k3", "namespace": NAMESPACE}
+    if what == "Service":
+        world.memory.put_service({"metadata": meta})
+    else:
+        labels = {names.LABEL_DEPLOYMENT: NAME, names.LABEL_ORDINAL: "0", names.LABEL_ATTEMPT: "0"}
+        world.add({"metadata": {**meta, "labels": labels, "annotations": {}}})
+    finding = world.plan().finding
+    assert finding
+    assert finding.reason is Reason.NAME_CONFLICT
+    assert what in finding.message
+    assert world.plan().actions == ()
+
+
+SPECS = [
+    {},
+    {"engine.maxRunningRequests": 8},
+    {"cache.dram.size": "2Gi"},
+    {"podMetadata.labels": {"team": "a"}, "engine.contextLength": 4096},
+]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Any cluster: pods of several ordinals, attempts, revisions and states, ours or not, and any wanted spec."""
+    wanted = {**draw(st.sampled_from(SPECS)), "replicas": draw(st.integers(0, 3))}
+    world = World(edited(DEPLOYMENT_SPEC, wanted))
+    for ordinal, attempt in draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=5)):
+        told = deployment_spec(**{path.replace(".", "__"): v for path, v in draw(st.sampled_from(SPECS)).items()})
+        profile = profile_spec()
+        body = pod(resolve(told, profile), revision(told, profile), NAME, NAMESPACE, "d1", ordinal, attempt)
+        if draw(st.booleans()) and draw(st.booleans()):
+            body["metadata"]["annotations"].pop(names.ANNOTATION_POD_REVISION)
+        world.add(body)
+        state = draw(st.sampled_from(["pending", "serving", "failed", "silent"]))
+        if state in ("serving", "silent"):
+            world.settle(body["metadata"]["name"])
+        if state == "silent":
+            del world.agents[body["metadata"]["uid"]]
+        if state == "failed":
+            world.bodies[body["metadata"]["name"]]["status"]["phase"] = "Failed"
+            world.memory.put_pod(body)
+        if draw(st.integers(0, 3)) == 0:
+            body["metadata"]["deletionTimestamp"] = "x"
+            world.memory.put_pod(body)
+    return world
+
+
+def really_serving(world: World) -> set[str]:
+    """Names of live pods whose engine serves what its pod carries, by the agent's word."""
+    found = set()
+    for record in world.observe().pods:
+        answer = world.agents.get(record.uid, Agents()).engine
+        serves = answer is not None and answer.serves(record.launch_revision)
+        if record.ready and serves and not record.deleting:
+            found.add(record.name)
+    return found
+
+
+def disrupted(world: World, actions: tuple[Action, ...]) -> set[str]:
+    """Serving pods that the actions would stop although their replica is wanted."""
+    spec_ = world.observe().deployment.spec
+    assert spec_
+    wanted, newest = set(), {}
+    for record in world.observe().pods:
+        if record.ordinal < spec_.replicas and not record.deleting:
+            wanted.add(record.name)
+            newest[record.ordinal] = max(newest.get(record.ordinal, -1), record.attempt)
+    last = {record.name for record in world.observe().pods if record.attempt == newest.get(record.ordinal)}
+    named = {action.name for action in actions if isinstance(action, DeletePod | PatchPod)}
+    return named & wanted & last & really_serving(world)
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.data())
+def test_any_state_reaches_the_spec_one_disruption_at_a_time(
+    world: World, data: st.DataObject
+) -> None:
+    for _ in range(12):
+        actions = world.plan().actions
+        assert world.plan().actions == actions, "the plan is a pure function"
+        stopped = disrupted(world, actions)
+        assert len(stopped) <= 1
+        if stopped:
+            live = {record.name for record in world.observe().pods if not record.deleting}
+            assert live == really_serving(world), "an engine is stopped only while every other one serves"
+        before = set(world.bodies)
+        for action in actions:
+            if isinstance(action, CreatePod):
+                assert action.manifest["metadata"]["name"] not in before
+            world.apply(action)
+        for name in data.draw(st.sets(st.sampled_from(sorted(world.bodies)))) if world.bodies else ():
+            world.settle(name)
+    world.run()
+    told, wanted = world.observe(), world.plan().revision
+    assert told.deployment.spec
+    assert wanted
+    assert sorted(record.ordinal for record in told.pods) == list(range(told.deployment.spec.replicas))
+    assert {Revision(record.launch_revision or "", record.pod_revision or "") for record in told.pods} <= {wanted}
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.sampled_from(list(BAD_PROFILES)), st.booleans())
+def test_a_bad_profile_stops_no_wanted_serving_pod_and_strangers_are_never_touched(
+    world: World, case: str, good: bool
+) -> None:
+    stranger = copy.deepcopy(next(iter(world.bodies.values()), stored({"metadata": {"labels": {}}}, "")))
+    stranger["metadata"] |= {"name": "stranger", "namespace": NAMESPACE, "uid": "s1", "ownerReferences": []}
+    world.add(stranger)
+    if not good:
+        world.memory.drop_profile("local-v1", "p1")
+        if body := BAD_PROFILES[case][0]:
+            world.memory.put_profile(stored(body, "p2"))
+    actions = world.plan().actions
+    assert not [action for action in actions if isinstance(action, DeletePod | PatchPod) and action.uid == "s1"]
+    if not good:
+        assert all(isinstance(action, DeletePod) for action in actions)
+        assert not disrupted(world, actions)
