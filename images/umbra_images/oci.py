@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +108,7 @@ _REFERENCE = "org.opencontainers.image.ref.name"
 
 
 def layer_from_tree(tree: Path, cache: Path, key: str) -> Layer:
-    """The layer with everything below `tree`, kept as `<cache>/<key>.tar`."""
+    """The layer with everything below `tree`, kept in `cache` under `key`."""
     entries = sorted(path for path in tree.rglob("*"))
     return _write_layer(cache, key, ((str(path.relative_to(tree)), path) for path in entries))
 
@@ -125,26 +126,32 @@ def cached_layer(cache: Path, key: str) -> Layer | None:
     """The layer that an earlier run wrote under this key."""
     try:
         record = json.loads((cache / f"{key}.json").read_text())
-        return Layer(cache / f"{key}.tar", record["digest"], record["size"])
+        layer = Layer(_file(cache, record["digest"]), record["digest"], record["size"])
     except (OSError, ValueError, KeyError):
         return None
+    return layer if layer.path.exists() else None
+
+
+def _file(cache: Path, digest: str) -> Path:
+    """Layers are stored by content, so that two builds at once can neither mix nor mismatch file and record."""
+    return cache / f"{digest.removeprefix('sha256:')}.tar"
 
 
 def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Path | None]]) -> Layer:
     cache.mkdir(parents=True, exist_ok=True)
-    # Two builds at once must not write into one file; the last to finish wins, with the same bytes.
-    temporary = cache / f".{key}.{os.getpid()}.tar"
-    with temporary.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, source in entries:
-            _add_entry(tar, name, source)
-    with temporary.open("rb") as file:
-        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    layer = Layer(cache / f"{key}.tar", digest, temporary.stat().st_size)
-    temporary.rename(layer.path)
-    # Last: a layer without its record is written anew.
-    record = cache / f".{key}.{os.getpid()}.json"
-    record.write_text(json.dumps({"digest": layer.digest, "size": layer.size}))
-    record.rename(cache / f"{key}.json")
+    with tempfile.TemporaryDirectory(prefix=f".{key}.", dir=cache) as folder:
+        temporary = Path(folder) / "layer"
+        with tarfile.open(temporary, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, source in entries:
+                _add_entry(tar, name, source)
+        with temporary.open("rb") as file:
+            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        layer = Layer(_file(cache, digest), digest, temporary.stat().st_size)
+        temporary.rename(layer.path)
+        # Last: a layer without its record is written anew.
+        record = Path(folder) / "record"
+        record.write_text(json.dumps({"digest": layer.digest, "size": layer.size}))
+        record.rename(cache / f"{key}.json")
     return layer
 
 
