@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -51,9 +51,17 @@ class Child:
     """
 
     def __init__(
-        self, argv: Sequence[str], environment: Mapping[str, str], output: int | None = None, cwd: Path | None = None
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        output: int | None = None,
+        blocked: Iterable[int] = (),
     ) -> None:
-        """Start `argv` (no shell); `output` is a descriptor for stdout and stderr together. Raises OSError."""
+        """Start `argv` (no shell). Raises OSError.
+
+        `output` is a descriptor for stdout and stderr together; `blocked` signals are blocked in the child from its
+        first instruction on, so that it can wait for them whatever threads it makes.
+        """
         agent = os.getpid()
 
         def die_with_agent() -> None:
@@ -62,16 +70,19 @@ class Child:
             if os.getppid() != agent:
                 os._exit(1)
 
-        self._process = subprocess.Popen(
-            argv,
-            env=dict(environment),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output is not None else None,
-            start_new_session=True,
-            preexec_fn=die_with_agent,  # noqa: PLW1509 - one system call, made from C: it takes no Python lock
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output is not None else None,
+                start_new_session=True,
+                preexec_fn=die_with_agent,  # noqa: PLW1509 - one system call, made from C: it takes no Python lock
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pid = self._process.pid
         self.started_at = time.time()
         self.exit: Exit | None = None

@@ -62,8 +62,14 @@ STORE_REGISTRATION_DURATION = Metric(
     "seconds",
 )
 STORE_STARTED = Metric("umbra_agent_store_started_timestamp_seconds", "gauge", "When the store was started.", "seconds")
-STORE_EVICTION_LINES = Metric(
+STORE_EVICTION_ROUNDS = Metric(
     "umbra_agent_store_eviction_rounds_total", "counter", "Log lines in which the store said that it evicted locally."
+)
+STORE_EVICTED_KEYS = Metric(
+    "umbra_agent_store_evicted_keys_total", "counter", "Keys that local eviction freed.", "keys"
+)
+STORE_EVICTED_BYTES = Metric(
+    "umbra_agent_store_evicted_bytes_total", "counter", "Bytes that local eviction freed.", "bytes"
 )
 STORE_EVICTION_STUCK = Metric(
     "umbra_agent_store_eviction_stuck_total",

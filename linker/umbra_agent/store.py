@@ -66,13 +66,41 @@ def write_boot_id(path: Path) -> str:
     return epoch
 
 
-def not_ready_reason(alive: bool, socket_problem: str | None, registered: bool, capacity_bytes: int) -> str | None:
+def registration_awaited(environment: Mapping[str, str], capacity_bytes: int) -> bool:
+    """Whether the server registers its tier for GPU access after it has begun to answer."""
+    enabled = environment.get("UMBP_DRAM_HOST_REGISTER") not in ("0", "off", "false")
+    return enabled and capacity_bytes > REGISTERED_AT_START_BYTES
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The container's environment, with a log level at which the server says what the agent listens for.
+
+    Below "info" it never prints the registration line, and a large tier would never count as ready.
+    """
+    return {"MORI_UMBP_LOG_LEVEL": "info", **environment}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What readiness depends on."""
+
+    alive: bool
+    socket_problem: str | None
+    """Why the socket does not answer, or None."""
+    registration_awaited: bool
+    registered: bool = False
+    registration_failed: bool = False
+
+
+def not_ready_reason(observed: Observed) -> str | None:
     """None when engines may use the store. Answering is not enough: a large tier is registered only minutes later."""
-    if not alive:
+    if not observed.alive:
         return "the store server is not running"
-    if socket_problem is not None:
-        return f"the store server is not ready: {socket_problem}"
-    if not registered and capacity_bytes > REGISTERED_AT_START_BYTES:
+    if observed.socket_problem is not None:
+        return f"the store server is not ready: {observed.socket_problem}"
+    if observed.registration_awaited and not observed.registered:
+        if observed.registration_failed:
+            return "the tier could not be registered for GPU access: look at the store's log and at the memlock limit"
         return "the tier is not registered for GPU access yet"
     return None
 
@@ -86,14 +114,17 @@ class Store:
         self._kit = installed_version(Path(__file__).parent)
         self.capacity_bytes, self._problem = capacity(os.environ)
         self.epoch = write_boot_id(options.boot_id)
-        self._child = Child(options.argv, os.environ, output=subprocess.PIPE)
+        # The server blocks these only after its backend has made threads, and then dies of SIGTERM instead of ending.
+        blocked = (signal.SIGTERM, signal.SIGINT)
+        self._child = Child(options.argv, server_environment(os.environ), subprocess.PIPE, blocked)
         output = self._child.output
         assert output is not None  # noqa: S101 - PIPE was asked for
         self.log = StoreLog(output)
         self.log.start()
         self._stop_began: float | None = None
         self._exit_seen: float | None = None
-        self._killed = False
+        self._answered = False
+        self.overdue = False
         self._registered_after: float | None = None
         self._poll = Poll(self._probe, lambda: self._child.pid, lambda: 1.0 if self.reason() is None else 0.1)
         self._poll.start()
@@ -115,12 +146,14 @@ class Store:
         if child.exit is not None:
             self._end_rest(now)
             return child.empty
+        self._answered = self._answered or self._poll.latest[1] is None
         if stop and self._stop_began is None:
             self._stop_began = now
-            child.signal_main(signal.SIGTERM)
-        if self._stop_began is not None and not self._killed and now - self._stop_began >= self._options.stop_seconds:
+            # Before its first answer the server holds nothing, and would see SIGTERM only after minutes of allocation.
+            child.signal_main(signal.SIGTERM if self._answered else signal.SIGKILL)
+        elif self._stop_began is not None and not self.overdue and now - self._stop_began >= self._options.stop_seconds:
             say("The store server did not end in time and is killed.")
-            self._killed = True
+            self.overdue = True
             child.signal_main(signal.SIGKILL)
         return False
 
@@ -137,8 +170,15 @@ class Store:
 
     def reason(self) -> str | None:
         """None when ready, else why not."""
-        registered = self.log.registered.is_set()
-        return not_ready_reason(self._child.exit is None, self._poll.latest[1], registered, self.capacity_bytes)
+        return not_ready_reason(
+            Observed(
+                alive=self._child.exit is None,
+                socket_problem=self._poll.latest[1],
+                registration_awaited=registration_awaited(os.environ, self.capacity_bytes),
+                registered=self.log.registered.is_set(),
+                registration_failed=self.log.registration_failed,
+            )
+        )
 
     @property
     def state(self) -> State:
@@ -170,7 +210,9 @@ class Store:
             Sample(metrics.STORE_CAPACITY, self.capacity_bytes),
             Sample(metrics.STORE_REGISTERED, float(self.log.registered.is_set())),
             Sample(metrics.STORE_STARTED, self._child.started_at),
-            Sample(metrics.STORE_EVICTION_LINES, self.log.eviction_rounds),
+            Sample(metrics.STORE_EVICTION_ROUNDS, self.log.eviction_rounds),
+            Sample(metrics.STORE_EVICTED_KEYS, self.log.evicted_keys),
+            Sample(metrics.STORE_EVICTED_BYTES, self.log.evicted_bytes),
             Sample(metrics.STORE_EVICTION_STUCK, self.log.eviction_stuck),
         ]
         if self._registered_after is not None:
@@ -186,7 +228,10 @@ def exit_status(ended: Exit | None) -> dict[str, Any] | None:
 
 
 def run(options: StoreOptions) -> int:
-    """Run the server until it ends; return its exit code, 128 + signal, or 126/127 when it cannot be started."""
+    """Run the server until it ends; return its exit code, 128 + signal, or 126/127 when it cannot be started.
+
+    When it ended by the signal that it was sent because the agent was asked to stop, that is 0.
+    """
     signals = Signals()
     become_subreaper()
     try:
@@ -214,4 +259,4 @@ def _finish(store: Store, options: StoreOptions, asked: bool) -> int:
         message["lastLines"] = store.log.last_lines()
     write_termination(options.termination_log, compact(message))
     say(f"The store server ended ({ended}, {reason}).")
-    return ended.shell_code
+    return 0 if asked and not store.overdue and ended.signal is not None else ended.shell_code

@@ -11,7 +11,8 @@ from umbra_agent.report import bounded
 # Longer than any line the server writes; a longer one is passed through in pieces.
 LINE_LIMIT_BYTES = 64 * 1024
 _REGISTERED = re.compile(rb"registered for GPU access")
-_EVICTED = re.compile(rb"local eviction freed")
+_NOT_REGISTERED = re.compile(rb"hipHostRegister of \d+ MiB failed")
+_EVICTED = re.compile(rb"local eviction freed (\d+) key\(s\) \((\d+) bytes\)")
 _STUCK = re.compile(rb"local eviction found no reclaimable key")
 
 
@@ -23,7 +24,10 @@ class StoreLog(threading.Thread):
         self._source = source
         self._last: collections.deque[str] = collections.deque(maxlen=5)
         self.registered = threading.Event()
+        self.registration_failed = False
         self.eviction_rounds = 0
+        self.evicted_keys = 0
+        self.evicted_bytes = 0
         self.eviction_stuck = 0
 
     def run(self) -> None:
@@ -40,8 +44,12 @@ class StoreLog(threading.Thread):
         """Update the counters from one line."""
         if _REGISTERED.search(line):
             self.registered.set()
-        elif _EVICTED.search(line):
+        elif _NOT_REGISTERED.search(line):
+            self.registration_failed = True
+        elif evicted := _EVICTED.search(line):
             self.eviction_rounds += 1
+            self.evicted_keys += int(evicted[1])
+            self.evicted_bytes += int(evicted[2])
         elif _STUCK.search(line):
             self.eviction_stuck += 1
         self._last.append(bounded(line.decode("utf-8", errors="replace"), 200))
