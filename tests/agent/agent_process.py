@@ -22,7 +22,7 @@ CHILD = Path(__file__).parent / "engine_child.py"
 T = TypeVar("T")
 
 
-def wait_for(look: Callable[[], T], what: str, seconds: float = 10.0) -> T:
+def wait_for(look: Callable[[], T | None], what: str, seconds: float = 10.0) -> T:
     """Call `look` until it gives something true and return that; fail after `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -132,6 +132,17 @@ class AgentProcess:
         assert len(body) <= 4096
         document: dict[str, Any] = json.loads(body)
         return document
+
+    def status_when(
+        self, condition: Callable[[dict[str, Any]], Any], what: str, seconds: float = 10.0
+    ) -> dict[str, Any]:
+        """The first /status for which `condition` holds."""
+
+        def look() -> dict[str, Any] | None:
+            status = self.status()
+            return status if condition(status) else None
+
+        return wait_for(look, what, seconds)
 
     def ready(self) -> bool:
         return self.get("/ready")[0] == 200

@@ -14,31 +14,32 @@ def option(name: str, default: str = "") -> str:
 
 
 def main() -> None:
-    stopped = False
-
-    def on_term(_number: int, _frame: object) -> None:
-        nonlocal stopped
-        stopped = True
-
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "--ignore-term" in sys.argv else on_term)
     boot_id = Path(option("--boot-id"))
     print(f"epoch at start: {boot_id.read_text().strip() if boot_id.exists() else 'none'}", flush=True)
     os.write(2, b"on stderr \xff not UTF-8\n")
     path = option("--socket")
     Path(path).unlink(missing_ok=True)
+    time.sleep(float(option("--allocate", "0")))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
     listener.settimeout(0.02)
     began = time.monotonic()
     said = False
-    while not stopped:
+    # Like the real server: it waits for the signal instead of handling it, so the signal must be blocked.
+    while "--ignore-term" in sys.argv or signal.sigtimedwait([signal.SIGTERM], 0) is None:
         now = time.monotonic() - began
         if not said and now >= float(option("--register-after", "inf")):
             said = True
             print("[DRAMTier] host memory registered for GPU access: 4096 MiB in 0.5 s", flush=True)
-            print("[PageBackend] local eviction freed 10 keys", flush=True)
+            print("[PageBackend] local eviction freed 10 key(s) (2048 bytes) tier=2", flush=True)
             print("[PageBackend] local eviction found no reclaimable key (all leased or pinned)", flush=True)
+        if "--fail-registration" in sys.argv and not said:
+            said = True
+            print(
+                "[DRAMTier] hipHostRegister of 4096 MiB failed: out of memory; the GPU gather path stays off",
+                flush=True,
+            )
         if now >= float(option("--exit-after", "inf")):
             code = int(option("--code", "0"))
             print("last words", flush=True)

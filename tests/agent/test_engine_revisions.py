@@ -38,7 +38,7 @@ def test_readiness_drops_and_the_drain_flag_is_up_until_the_old_engine_is_gone(e
     first = agent.serve("a", "--drain", "1")
     agent.write(agent.launch("b"))
     wait_for(agent.drain_flag.exists, "the drain flag is up", 1)
-    status = wait_for(lambda: (s := agent.status())["state"] == "draining" and s, "it drains", 1)
+    status = agent.status_when(lambda status: status["state"] == "draining", "it drains", 1)
     assert (status["revision"], status["wantedRevision"]) == ("a" * 12, "b" * 12)
     assert not agent.ready()
     assert agent.child_pid() == first, "the running engine is not killed while it drains"
@@ -120,7 +120,7 @@ def test_exits_of_its_own_are_restarted_with_growing_waits(engine_agent: EngineA
     agent = engine_agent
     agent.add_kit()
     agent.write(agent.launch("a", "--exit-after", "0", "--code", "7"))
-    status = wait_for(lambda: "3 times in a row" in ((s := agent.status())["problem"] or "") and s, "three exits", 10)
+    status = agent.status_when(lambda status: "3 times in a row" in (status["problem"] or ""), "three exits")
     assert status["lastExit"]["code"] == 7
     assert status["lastExit"]["reason"] == "Exited"
     assert status["problem"].endswith("next start in 4 s.")
@@ -137,7 +137,7 @@ def test_exits_of_its_own_are_restarted_with_growing_waits(engine_agent: EngineA
 def test_a_crash_while_serving_is_told_and_repaired(engine_agent: EngineAgent) -> None:
     pid = engine_agent.serve("a", "--descendants", "2")
     os.kill(pid, signal.SIGSEGV)
-    status = wait_for(lambda: (s := engine_agent.status())["lastExit"] and s, "the exit is seen", 3)
+    status = engine_agent.status_when(lambda status: status["lastExit"], "the exit is seen", 3)
     assert status["lastExit"]["signal"] == signal.SIGSEGV
     wait_for(lambda: engine_agent.ready() and engine_agent.status()["restarts"] == 1, "it serves again")
     assert engine_agent.child_pid() != pid

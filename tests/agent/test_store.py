@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from agent_process import AgentProcess, is_gone, kill_quietly, wait_for
 
-from umbra_agent.store import capacity, not_ready_reason
+from umbra_agent.store import Observed, capacity, not_ready_reason, registration_awaited, server_environment
 
 CHILD = Path(__file__).parent / "store_child.py"
 GIB = 1 << 30
@@ -74,6 +74,8 @@ def test_a_large_tier_waits_for_the_registration_line(store_agent: Callable[...,
     text = agent.get("/metrics")[1].decode()
     assert "umbra_agent_store_registered 1.0" in text
     assert "umbra_agent_store_eviction_rounds_total 1.0" in text
+    assert "umbra_agent_store_evicted_keys_total 10.0" in text
+    assert "umbra_agent_store_evicted_bytes_total 2048.0" in text
     assert "umbra_agent_store_eviction_stuck_total 1.0" in text
 
 
@@ -160,18 +162,53 @@ def test_killed_agent_takes_the_server_with_it(store_agent: Callable[..., StoreA
         kill_quietly(pid)
 
 
+def test_a_failed_registration_is_said(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--fail-registration", capacity_bytes=4 * GIB)
+    wait_for(lambda: b"memlock" in agent.get("/ready")[1], "the failure is said", 3)
+    assert "could not be registered" in agent.status()["problem"]
+
+
+def test_a_server_that_still_allocates_is_not_waited_for(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--allocate", "60")
+    assert agent.get("/ready")[0] == 503
+    agent.terminate()
+    assert agent.wait(3) == 0
+
+
 @pytest.mark.parametrize(
-    ("alive", "problem", "registered", "size", "ready"),
+    ("observed", "reason"),
     [
-        (True, None, False, 2 * GIB, True),
-        (True, None, False, 2 * GIB + 1, False),
-        (True, None, True, 1 << 40, True),
-        (True, "silent", True, 1 << 40, False),
-        (False, None, True, GIB, False),
+        (Observed(True, None, False), None),
+        (Observed(True, None, True), "not registered"),
+        (Observed(True, None, True, registered=True), None),
+        (Observed(True, None, True, registration_failed=True), "could not be registered"),
+        (Observed(True, "silent", True, registered=True), "silent"),
+        (Observed(True, "silent", False), "silent"),
+        (Observed(False, None, False, registered=True), "not running"),
     ],
 )
-def test_readiness_rules(alive: bool, problem: str | None, registered: bool, size: int, ready: bool) -> None:
-    assert (not_ready_reason(alive, problem, registered, size) is None) is ready
+def test_readiness_rules(observed: Observed, reason: str | None) -> None:
+    found = not_ready_reason(observed)
+    assert (found is None) == (reason is None)
+    assert (reason or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "size", "awaited"),
+    [
+        ({}, 2 * GIB, False),
+        ({}, 2 * GIB + 1, True),
+        ({"UMBP_DRAM_HOST_REGISTER": "0"}, 1 << 40, False),
+        ({"UMBP_DRAM_HOST_REGISTER": "1"}, 1 << 40, True),
+    ],
+)
+def test_when_registration_is_awaited(environment: dict[str, str], size: int, awaited: bool) -> None:
+    assert registration_awaited(environment, size) is awaited
+
+
+def test_log_level_is_only_a_default() -> None:
+    assert server_environment({})["MORI_UMBP_LOG_LEVEL"] == "info"
+    assert server_environment({"MORI_UMBP_LOG_LEVEL": "debug"})["MORI_UMBP_LOG_LEVEL"] == "debug"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""The agent with the real UMBP server and the real SGLang, as in a pod: two agents, one launch document."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from agent_process import AgentProcess, EngineAgent, is_gone, wait_for
+
+if TYPE_CHECKING:
+    from cpuengine import Environment
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def built() -> "Environment":
+    from cpuengine import environment
+
+    return environment()
+
+
+class RealStore(AgentProcess):
+    """Store mode with the real umbp_standalone_server. A short folder: a socket's path has at most 107 bytes."""
+
+    def __init__(self, built: "Environment", folder: Path, capacity_bytes: int) -> None:
+        self.boot_id = folder / "boot_id"
+        self.socket = folder / "umbp.grpc.sock"
+        arguments = ["store", "--bind", "127.0.0.1", "--port", "0", "--boot-id", str(self.boot_id)]
+        arguments += ["--socket", str(self.socket), "--termination-log", str(folder / "termination-log")]
+        environment = {
+            "UMBP_DRAM_CAPACITY": str(capacity_bytes),
+            "LD_LIBRARY_PATH": built.library_path,
+        }
+        super().__init__(folder, [*arguments, "--", str(built.store_server), f"unix://{self.socket}"], environment)
+
+    def child_pid(self) -> int:
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
+
+
+@pytest.fixture
+def store_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="umbp-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_real_store_becomes_ready_and_stops_cleanly(built: "Environment", store_folder: Path) -> None:
+    store = RealStore(built, store_folder, 256 << 20)
+    began = time.monotonic()
+    store.start()
+    try:
+        store.wait_ready(30)
+        print(f"store of 256 MiB ready after {time.monotonic() - began:.2f} s")
+        assert store.status()["state"] == "ready"
+        assert b"listening grpc=" in store.stdout.read_bytes()
+        store.terminate()
+        assert store.wait(30) == 0
+        assert b"exited cleanly" in store.stdout.read_bytes(), "SIGTERM is waited for, not died of"
+        assert not store.socket.exists()
+    finally:
+        store.close()
+
+
+def test_real_store_killed_or_frozen(built: "Environment", store_folder: Path) -> None:
+    store = RealStore(built, store_folder, 256 << 20)
+    store.start()
+    try:
+        store.wait_ready(30)
+        epoch = store.status()["epoch"]
+        pid = store.child_pid()
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: b"frozen" in store.get("/ready")[1], "the freeze is seen", 6)
+        os.kill(pid, signal.SIGCONT)
+        store.wait_ready(6)
+        assert store.status()["epoch"] == epoch
+        os.kill(pid, signal.SIGKILL)
+        assert store.wait(10) == 137
+        assert json.loads(store.termination_log.read_text())["lastExit"]["signal"] == 9
+        store.stderr.unlink()
+        store.start()
+        store.wait_ready(30)
+        assert store.status()["epoch"] != epoch, "stale sockets of the killed server do not hinder the new one"
+    finally:
+        store.close()
+
+
+def launch_document(built: "Environment", agent: EngineAgent, revision: str) -> dict[str, Any]:
+    argv = [str(built.python), "-m", "sglang.launch_server", *built.engine_args, "--model-path", str(built.model_dir)]
+    argv += ["--host", "127.0.0.1", "--port", str(agent.engine_port)]
+    return agent.launch(revision, argv=argv, env=built.engine_env, drainTimeoutSeconds=60)
+
+
+def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_folder: Path, tmp_path: Path) -> None:
+    store = RealStore(built, store_folder, 256 << 20)
+    store.start()
+    agent = EngineAgent(tmp_path, store.port, "--boot-id", str(store.boot_id))
+    agent.start()
+    try:
+        agent.add_kit()
+        agent.write(launch_document(built, agent, "a"))
+        agent.wait_ready(180)
+        status = agent.status()
+        print(f"engine ready after {status['readyAt'] - status['startedAt']:.1f} s")
+        assert status["epoch"] == store.status()["epoch"]
+        first, family = agent.child_pid(), _family(agent.child_pid())
+        assert len(family) > 1, "SGLang has processes of its own"
+        began = time.monotonic()
+        agent.write(launch_document(built, agent, "b"))
+        agent.status_when(lambda status: status["revision"] == "b" * 12, "the old engine is gone", 60)
+        print(f"old engine gone after {time.monotonic() - began:.1f} s", agent.status()["lastExit"])
+        assert [pid for pid in family if not is_gone(pid)] == []
+        assert agent.status()["lastExit"]["reason"] == "Stopped"
+        agent.wait_ready(180)
+        assert agent.child_pid() != first
+        second = _family(agent.child_pid())
+        agent.terminate()
+        assert agent.wait(90) == 0
+        assert [pid for pid in second if not is_gone(pid)] == []
+        assert store.ready(), "the store outlives the engine"
+    finally:
+        agent.close()
+        store.close()
+
+
+def test_killed_agent_takes_the_whole_real_engine(built: "Environment", store_folder: Path, tmp_path: Path) -> None:
+    agent = EngineAgent(tmp_path, 1, "--without-store")
+    agent.start()
+    family: list[int] = []
+    try:
+        agent.add_kit()
+        agent.write(launch_document(built, agent, "a"))
+        agent.wait_ready(180)
+        family = _family(agent.child_pid())
+        agent.process.kill()
+        agent.process.wait()
+        wait_for(lambda: is_gone(family[0]), "the engine's main process died", 2)
+        wait_for(lambda: all(map(is_gone, family)), "SGLang's own processes followed", 20)
+    finally:
+        agent.close()
+        for pid in family:
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    members = [pid]
+    for member in members:
+        for task in Path(f"/proc/{member}/task").iterdir():
+            members += [int(child) for child in (task / "children").read_text().split()]
+    return members
