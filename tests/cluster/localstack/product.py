@@ -11,6 +11,7 @@ from localcluster import images
 from localcluster.cluster import Cluster
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
+from umbra_images import definitions
 
 from . import profile
 
@@ -49,10 +50,10 @@ class Stack:
 def install(cluster: Cluster, environment: Environment, progress: Progress) -> Stack:
     """Images, chart and profile; installing again changes only what differs."""
     with progress.step("images", "making the operator and kit images"):
-        built = {"operator": images.operator(), "kit": images.kit()}
-        for image in (*built.values(), images.base()):
+        builder = definitions.Builder(images.layers())
+        operator, kit = builder.operator(), builder.kit()
+        for image in (operator, kit, images.base()):
             cluster.load(image)
-    operator, kit = built["operator"], built["kit"]
     repository, _, tag = operator.tag.rpartition(":")
     with progress.step("chart", "installing the chart"):
         cluster.helm(
@@ -61,7 +62,7 @@ def install(cluster: Cluster, environment: Environment, progress: Progress) -> S
             *("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}"),
             *("--set", "image.pullPolicy=Never"),
         )
-    made = profile.profile(environment, images.base(), kit, images.kit_version())
+    made = profile.profile(environment, images.base(), kit, definitions.project()["version"])
     apply(cluster, made)
     if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found").strip():
         cluster.kubectl("create", "namespace", NAMESPACE)
