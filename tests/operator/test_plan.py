@@ -227,9 +227,7 @@ def disrupted(world: World, actions: tuple[Action, ...]) -> set[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.data())
-def test_any_state_reaches_the_spec_one_disruption_at_a_time(
-    world: World, data: st.DataObject
-) -> None:
+def test_any_state_reaches_the_spec_one_disruption_at_a_time(world: World, data: st.DataObject) -> None:
     for _ in range(12):
         actions = world.plan().actions
         assert world.plan().actions == actions, "the plan is a pure function"

@@ -137,8 +137,8 @@ def quantity_bytes(quantity: str) -> int:
 
     Raises ValueError when the unit is unknown.
     """
-    digits = quantity.rstrip("kMGTi")
+    digits = quantity.rstrip("kKMGTi")
     unit = quantity[len(digits) :]
-    if unit not in _QUANTITY_UNITS or not digits.isdigit():
+    if unit not in _QUANTITY_UNITS or not (digits.isascii() and digits.isdigit()):
         raise ValueError(f"{quantity!r} is not a size; write a whole number with one of k, M, G, T, Ki, Mi, Gi, Ti")
     return int(digits) * _QUANTITY_UNITS[unit]

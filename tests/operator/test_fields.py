@@ -1,0 +1,195 @@
+"""Every field of both kinds: change it, and see the change in the pod or in the launch document."""
+
+import json
+from typing import Any
+
+import pytest
+
+from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, PROFILE_SPEC, edited
+from umbra_operator.api.base import EditClass
+from umbra_operator.api.edits import leaves
+from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
+from umbra_operator.render import names
+from umbra_operator.render.pods import pod
+from umbra_operator.render.resolve import resolve
+from umbra_operator.render.revision import Revision, revision
+
+CLAIM = {"model.source": {"type": "PersistentVolumeClaim", "persistentVolumeClaim": {"claimName": "a", "path": "k3"}}}
+DSPARK = {"speculation": {"type": "DSPARK", "dspark": {"draft": "draft"}}}
+ROOTS = {"modelRoots": [{"name": "weights", "path": "/srv/weights"}, {"name": "other", "path": "/srv/other"}]}
+TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+DEVICES = {"devices": {"resourceName": "amd.com/gpu"}}
+MOUNT = {"name": "tools", "hostPath": "/opt/tools", "mountPath": "/tools", "readOnly": True}
+
+Case = tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]
+"""Edits of the deployment before, edits of the profile before, the edit itself, and texts that only the result has."""
+
+DEPLOYMENT: dict[str, Case] = {
+    "model.servedName": ({}, {}, {"model.servedName": "other-name"}, ['"--served-model-name","other-name"']),
+    "model.source.type": ({}, {}, CLAIM, ['"persistentVolumeClaim":{"claimName":"a","readOnly":true}']),
+    "model.source.persistentVolumeClaim.claimName": (
+        CLAIM,
+        {},
+        {"model.source.persistentVolumeClaim.claimName": "b"},
+        ['"claimName":"b"'],
+    ),
+    "model.source.persistentVolumeClaim.path": (
+        CLAIM,
+        {},
+        {"model.source.persistentVolumeClaim.path": "k4"},
+        ['"/models/k4"'],
+    ),
+    "model.source.nodePath.root": ({}, ROOTS, {"model.source.nodePath.root": "other"}, ['"path":"/srv/other"']),
+    "model.source.nodePath.path": ({}, {}, {"model.source.nodePath.path": "k4"}, ['"--model-path","/models/k4"']),
+    "parallelism.tensor": ({}, DEVICES, {"parallelism.tensor": 4}, ['"--tp-size","4"', '"amd.com/gpu":"4"']),
+    "speculation.type": ({}, {}, DSPARK, ['"--speculative-algorithm","DSPARK"']),
+    "speculation.dspark.draft": (DSPARK, {}, {"speculation.dspark.draft": "d2"}, ['draft-model-path","/models/d2"']),
+    "speculation.dspark.blockSize": (
+        DSPARK,
+        {},
+        {"speculation.dspark.blockSize": 3},
+        ['"--speculative-dspark-block-size","3"'],
+    ),
+    "cache.dram.size": (
+        {},
+        {},
+        {"cache.dram.size": "2Gi"},
+        ['"name":"UMBP_DRAM_CAPACITY","value":"2147483648"', '"memory":"19327352832"', '\\"memoryBytes\\":19327352832'],
+    ),
+    "cache.watermarks.highPercent": (
+        {"cache.watermarks": {"highPercent": 80, "lowPercent": 60}},
+        {},
+        {"cache.watermarks.highPercent": 85},
+        ['"name":"UMBP_DRAM_HIGH_WM","value":"0.85"'],
+    ),
+    "cache.watermarks.lowPercent": (
+        {"cache.watermarks": {"highPercent": 80, "lowPercent": 60}},
+        {},
+        {"cache.watermarks.lowPercent": 5},
+        ['"name":"UMBP_DRAM_LOW_WM","value":"0.05"'],
+    ),
+    "cache.policy.keyLayout": ({}, {}, {"cache.policy.keyLayout": "PerRank"}, ['\\"keyLayout\\":\\"PerRank\\"']),
+    "engine.memoryFractionPercent": ({}, {}, {"engine.memoryFractionPercent": 85}, ['"--mem-fraction-static","0.85"']),
+    "engine.maxRunningRequests": ({}, {}, {"engine.maxRunningRequests": 9}, ['"--max-running-requests","9"']),
+    "engine.chunkedPrefillSize": ({}, {}, {"engine.chunkedPrefillSize": 4096}, ['"--chunked-prefill-size","4096"']),
+    "engine.contextLength": ({}, {}, {"engine.contextLength": 8192}, ['"--context-length","8192"']),
+    "engine.extraArgs": (
+        {},
+        {},
+        {"engine.extraArgs": ["--attention-backend", "triton"]},
+        ['"--attention-backend","triton"'],
+    ),
+    "engine.env": (
+        {},
+        {},
+        {"engine.env": [{"name": "HSA_NO_SCRATCH_RECLAIM", "value": "1"}]},
+        ['"HSA_NO_SCRATCH_RECLAIM":"1"'],
+    ),
+    "resources.engine.cpu": ({}, {}, {"resources.engine.cpu": "16"}, ['"cpu":"16"']),
+    "resources.engine.memory": ({}, {}, {"resources.engine.memory": "64Gi"}, ['"memory":"68719476736"']),
+    "resources.store.cpu": ({}, {}, {"resources.store.cpu": "4"}, ['"cpu":"4"']),
+    "resources.store.memory": ({}, {}, {"resources.store.memory": "1Gi"}, ['"memory":"2147483648"']),
+    "placement.nodeSelector": (
+        {},
+        {},
+        {"placement.nodeSelector": {"gpu": "mi355x"}},
+        ['"nodeSelector":{"gpu":"mi355x"}'],
+    ),
+    "placement.tolerations": ({}, {}, {"placement.tolerations": [TAINT]}, ['"effect":"NoSchedule"']),
+    "placement.priorityClassName": ({}, {}, {"placement.priorityClassName": "high"}, ['"priorityClassName":"high"']),
+    "placement.schedulerName": ({}, {}, {"placement.schedulerName": "mine"}, ['"schedulerName":"mine"']),
+    "placement.runtimeClassName": ({}, {}, {"placement.runtimeClassName": "kata"}, ['"runtimeClassName":"kata"']),
+    "podMetadata.labels": ({}, {}, {"podMetadata.labels": {"team": "a"}}, ['"team":"a"']),
+    "podMetadata.annotations": ({}, {}, {"podMetadata.annotations": {"note": "b"}}, ['"note":"b"']),
+    "imagePullSecrets": ({}, {}, {"imagePullSecrets": ["pull"]}, ['"imagePullSecrets":[{"name":"pull"}]']),
+    "health.startupTimeoutSeconds": ({}, {}, {"health.startupTimeoutSeconds": 300}, ['"failureThreshold":150']),
+    "health.drainTimeoutSeconds": ({}, {}, {"health.drainTimeoutSeconds": 0}, ['"drainTimeoutSeconds":0']),
+}
+DEPLOYMENT_ELSEWHERE = {
+    "profileRef.name": "chooses the profile (test_plan)",
+    "role": "one value, immutable (test_rules)",
+    "replicas": "number of pods (test_plan)",
+    "parallelism.decodeContext": "only 1 passes in this release (test_resolve)",
+}
+PROFILE: dict[str, Case] = {
+    "engine.image": ({}, {}, {"engine.image": "example.test/e2"}, ['"image":"example.test/e2"']),
+    "engine.python": (
+        {},
+        {},
+        {"engine.python": "/opt/python"},
+        ['"/opt/python","-m","umbra_agent","engine"', '"/opt/python","-m","sglang.launch_server"'],
+    ),
+    "engine.args": ({}, {}, {"engine.args": ["--dtype", "float16"]}, ['"--dtype","float16"']),
+    "engine.env": ({}, {}, {"engine.env": [{"name": "SGLANG_USE_AITER", "value": "1"}]}, ['"SGLANG_USE_AITER":"1"']),
+    "engine.resources.cpu": ({}, {}, {"engine.resources.cpu": "12"}, ['"cpu":"12"']),
+    "engine.resources.memory": ({}, {}, {"engine.resources.memory": "32Gi"}, ['"memory":"34359738368"']),
+    "engine.shmSize": ({}, {}, {"engine.shmSize": "64Gi"}, ['"sizeLimit":"64Gi"']),
+    "store.image": ({}, {}, {"store.image": "example.test/s2"}, ['"image":"example.test/s2"']),
+    "store.python": ({}, {}, {"store.python": "/opt/py"}, ['"/opt/py","-m","umbra_agent","store"']),
+    "store.command": (
+        {},
+        {},
+        {"store.command": ["serve", "-v"]},
+        ['"--","serve","-v","unix:///run/umbp/umbp.grpc.sock"'],
+    ),
+    "store.env": ({}, {}, {"store.env": [{"name": "A", "value": "b"}]}, ['{"name":"A","value":"b"}']),
+    "store.resources.cpu": ({}, {}, {"store.resources.cpu": "3"}, ['"cpu":"3"']),
+    "store.resources.memory": ({}, {}, {"store.resources.memory": "3Gi"}, ['"memory":"4294967296"']),
+    "kit.image": ({}, {}, {"kit.image": "example.test/k2"}, ['"image":"example.test/k2"']),
+    "kit.version": ({}, {}, {"kit.version": "0.2.0"}, ['"kit":"0.2.0"']),
+    "pullPolicy": ({}, {}, {"pullPolicy": "Always"}, ['"imagePullPolicy":"Always"']),
+    "tensor": ({}, DEVICES, {"tensor": 8}, ['"--tp-size","8"', '"amd.com/gpu":"8"']),
+    "devices.resourceName": ({}, DEVICES, {"devices.resourceName": "amd.com/mi355x"}, ['"amd.com/mi355x":"2"']),
+    "hostMounts": ({}, {}, {"hostMounts": [MOUNT]}, ['"mountPath":"/tools","readOnly":true', '"path":"/opt/tools"']),
+    "modelRoots": ({}, {}, {"modelRoots": [{"name": "weights", "path": "/data"}]}, ['"path":"/data"']),
+    "versions.sglang": ({}, {}, {"versions.sglang": ["0.5.24"]}, ['\\"sglang\\":[\\"0.5.24\\"]']),
+    "versions.mori": ({}, {}, {"versions.mori": ["1.2.5"]}, ['\\"amd-mori\\":[\\"1.2.5\\"]']),
+    "requirements.memlock": ({}, {}, {"requirements.memlock": "1Gi"}, ['\\"memlockBytes\\":1073741824']),
+    "requirements.memoryHeadroom": ({}, {}, {"requirements.memoryHeadroom": "1Gi"}, ['\\"memoryBytes\\":2147483648']),
+    "requirements.modes.memlock": ({}, {}, {"requirements.modes.memlock": "Warn"}, ['\\"memlock\\":\\"Warn\\"']),
+    "requirements.modes.memory": ({}, {}, {"requirements.modes.memory": "Warn"}, ['\\"memory\\":\\"Warn\\"']),
+    "requirements.modes.versions": ({}, {}, {"requirements.modes.versions": "Warn"}, ['\\"versions\\":\\"Warn\\"']),
+}
+PROFILE_ELSEWHERE = {
+    "engine.allowedArgs": "what extraArgs may hold (test_resolve)",
+    "engine.allowedEnv": "what env may hold (test_resolve)",
+}
+
+
+def rendered(deployment: dict[str, Any], profile: dict[str, Any]) -> tuple[str, Revision]:
+    """Pod and launch document as one compact text, without the revisions, and the revision."""
+    spec, limits = K3DeploymentSpec.model_validate(deployment), K3ProfileSpec.model_validate(profile)
+    body = pod(resolve(spec, limits), Revision("-", "-"), NAME, NAMESPACE, "uid", 0, 0)
+    launch = body["metadata"]["annotations"].pop(names.ANNOTATION_LAUNCH)
+    return json.dumps(body, separators=(",", ":")) + launch, revision(spec, limits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("deployment", path) for path in DEPLOYMENT] + [("profile", path) for path in PROFILE]
+)
+def test_an_edit_shows_in_the_pod_and_costs_what_its_class_says(kind: str, path: str) -> None:
+    own, model = (DEPLOYMENT, K3DeploymentSpec) if kind == "deployment" else (PROFILE, K3ProfileSpec)
+    deployment_before, profile_before, edit, texts = own[path]
+    deployment, profile = edited(DEPLOYMENT_SPEC, deployment_before), edited(PROFILE_SPEC, profile_before)
+    before, old = rendered(deployment, profile)
+    if kind == "deployment":
+        deployment = edited(deployment, edit)
+    else:
+        profile = edited(profile, edit)
+    after, new = rendered(deployment, profile)
+    for text in texts:
+        assert text in after
+        assert text not in before
+    wanted = dict(leaves(model))[path]
+    assert old.launch != new.launch
+    assert (old.pod != new.pod) == (wanted is EditClass.POD)
+
+
+def test_every_field_has_a_case() -> None:
+    assert set(dict(leaves(K3DeploymentSpec))) == set(DEPLOYMENT) | set(DEPLOYMENT_ELSEWHERE)
+    assert set(dict(leaves(K3ProfileSpec))) == set(PROFILE) | set(PROFILE_ELSEWHERE)
+
+
+def test_every_field_has_an_edit_class() -> None:
+    for model in (K3DeploymentSpec, K3ProfileSpec):
+        assert [path for path, edit_class in leaves(model) if edit_class is None] == []

@@ -1,0 +1,155 @@
+"""Rendered objects: golden files, the official model, and the real API server's opinion."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.aio.client.models import V1Pod, V1Service
+
+from builders import NAME, NAMESPACE, deployment_spec, profile_spec
+from localcluster.controlplane import ControlPlane
+from umbra_operator.render import names, store
+from umbra_operator.render.engine import launch_document
+from umbra_operator.render.pods import pod
+from umbra_operator.render.resolve import Resolved, resolve
+from umbra_operator.render.revision import Revision
+from umbra_operator.render.services import service
+
+GOLDEN = Path(__file__).parent / "golden"
+UID = "00000000-0000-0000-0000-000000000001"
+
+FULL = deployment_spec(
+    model__source={"type": "PersistentVolumeClaim", "persistentVolumeClaim": {"claimName": "weights"}},
+    parallelism={"tensor": 8},
+    speculation={"type": "DSPARK", "dspark": {"draft": "draft"}},
+    engine={"memoryFractionPercent": 85, "env": [{"name": "HSA_NO_SCRATCH_RECLAIM", "value": "1"}]},
+    resources={"engine": {"cpu": "16", "memory": "64Gi"}, "store": {"cpu": "500m", "memory": "8Gi"}},
+    placement={
+        "nodeSelector": {"gpu": "mi355x"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}],
+        "priorityClassName": "system-cluster-critical",
+        "schedulerName": "default-scheduler",
+    },
+    podMetadata={"labels": {"team": "a"}, "annotations": {"note": "b"}},
+    imagePullSecrets=["pull"],
+)
+FULL_PROFILE = profile_spec(
+    devices={"resourceName": "amd.com/gpu"},
+    hostMounts=[{"name": "m" * 58, "hostPath": "/opt/tools", "mountPath": "/tools"}],
+    requirements={"memlock": "1Gi"},
+    store={"image": "example.test/store", "python": "/opt/python", "env": [{"name": "A", "value": "b"}]},
+)
+CASES: dict[str, Resolved] = {
+    "small": resolve(deployment_spec(), profile_spec()),
+    "full": resolve(FULL, FULL_PROFILE),
+}
+
+
+def rendered(resolved: Resolved, namespace: str = NAMESPACE) -> dict[str, Any]:
+    return pod(resolved, Revision("launch000000", "pod000000000"), NAME, namespace, UID, 0, 0)
+
+
+def containers(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in [*body["spec"]["initContainers"], *body["spec"]["containers"]]}
+
+
+@pytest.mark.parametrize(
+    ("file", "body"),
+    [
+        ("pod.yaml", rendered(CASES["small"])),
+        ("pod-full.yaml", rendered(CASES["full"])),
+        ("service.yaml", service(NAME, NAMESPACE, UID)),
+    ],
+)
+def test_golden(file: str, body: dict[str, Any]) -> None:
+    """`UMBRA_UPDATE_GOLDEN=1` writes the files anew."""
+    text = yaml.safe_dump(json.loads(json.dumps(body)), sort_keys=False, width=120)
+    if os.environ.get("UMBRA_UPDATE_GOLDEN"):
+        (GOLDEN / file).write_text(text)
+    assert (GOLDEN / file).read_text() == text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_official_model_takes_the_pod_whole(case: str) -> None:
+    body = rendered(CASES[case])
+    assert V1Pod.model_validate(body).model_dump(by_alias=True, exclude_none=True) == body, (
+        "a field that the model does not know would be lost"
+    )
+
+
+def test_the_official_model_takes_the_service_whole() -> None:
+    body = service(NAME, NAMESPACE, UID)
+    assert V1Service.model_validate(body).model_dump(by_alias=True, exclude_none=True) == body
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("case", CASES)
+def test_the_api_server_takes_the_pod(control_plane: ControlPlane, namespace: str, case: str) -> None:
+    body = rendered(CASES[case], namespace)
+    create = ["create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"]
+    accepted = json.loads(control_plane.kubectl(*create, stdin=json.dumps(body)))
+    sent, kept = containers(body), containers(accepted)
+    assert list(kept) == list(sent) == [names.KIT, names.PREFLIGHT, names.STORE, names.ENGINE]
+    for name, container in sent.items():
+        assert kept[name]["command"] == container["command"]
+        assert kept[name].get("restartPolicy") == container.get("restartPolicy")
+
+
+def test_without_devices_nothing_is_privileged_and_no_gpu_is_requested() -> None:
+    for container in containers(rendered(CASES["small"])).values():
+        assert "privileged" not in container["securityContext"]
+        assert not [name for name in container["resources"].get("limits", {}) if "gpu" in name]
+
+
+def test_with_devices_engine_and_preflight_get_the_gpus_and_the_store_reaches_them_privileged() -> None:
+    found = containers(rendered(CASES["full"]))
+    gpus = {name: container["resources"].get("limits", {}).get("amd.com/gpu") for name, container in found.items()}
+    assert gpus == {"kit": None, "preflight": "8", "store": None, "engine": "8"}
+    privileged = {name for name, container in found.items() if container["securityContext"].get("privileged")}
+    assert privileged == {"store"}
+
+
+def test_the_environment_of_the_store_in_exact_bytes() -> None:
+    spec = deployment_spec(cache__dram__size="1160Gi", cache__watermarks={"highPercent": 99, "lowPercent": 7})
+    assert store.environment(resolve(spec, profile_spec())) == {
+        "UMBP_DRAM_CAPACITY": "1245540515840",
+        "UMBP_DRAM_HIGH_WM": "0.99",
+        "UMBP_DRAM_LOW_WM": "0.07",
+        "HSA_USERPTR_FOR_PAGED_MEM": "0",
+        "MORI_GLOBAL_LOG_LEVEL": "info",
+    }
+
+
+def test_a_profile_cannot_change_what_umbra_sets_on_the_store() -> None:
+    profile = profile_spec(store__env=[{"name": "UMBP_DRAM_CAPACITY", "value": "1"}])
+    assert store.environment(resolve(deployment_spec(), profile))["UMBP_DRAM_CAPACITY"] == str(2**30)
+
+
+def test_the_store_has_time_to_register_a_large_tier() -> None:
+    spec = deployment_spec(cache__dram__size="1160Gi")
+    seconds = store.startup_seconds(resolve(spec, profile_spec()))
+    assert seconds > 3 * 599
+    probe = containers(rendered(resolve(spec, profile_spec())))["store"]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= seconds - probe["periodSeconds"]
+
+
+def test_the_launch_document_is_what_the_agent_reads() -> None:
+    document = json.loads(launch_document(CASES["small"], "abc"))
+    assert set(document) == {"revision", "kit", "argv", "env", "port", "drainTimeoutSeconds", "live"}
+    assert (document["revision"], document["kit"], document["port"]) == ("abc", "0.1.0", 30000)
+    assert document["argv"][:3] == ["python3", "-m", "sglang.launch_server"]
+    config = json.loads(document["argv"][-1])
+    assert config["linker_extra_config"] == {
+        "standalone_address": "unix:///run/umbp/umbp.grpc.sock",
+        "standalone_auto_start": False,
+        "umbra": {"keyLayout": "Auto"},
+    }
+
+
+def test_pods_of_two_replicas_differ_only_in_name_and_labels() -> None:
+    one, two = (pod(CASES["small"], Revision("a", "b"), NAME, NAMESPACE, UID, ordinal, 0) for ordinal in (0, 1))
+    assert one["spec"] == two["spec"]
+    assert one["metadata"]["annotations"] == two["metadata"]["annotations"]

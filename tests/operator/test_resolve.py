@@ -1,0 +1,121 @@
+"""Sizes, flags, and how a deployment and its profile become one set of values."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import deployment_spec, profile_spec
+from umbra_operator.api.base import quantity_bytes
+from umbra_operator.conditions import Reason
+from umbra_operator.errors import SpecInvalid
+from umbra_operator.render import flags
+from umbra_operator.render.engine import argv, environment
+from umbra_operator.render.resolve import resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("5k", 5000),
+        ("3M", 3 * 10**6),
+        ("2Ki", 2048),
+        ("1160Gi", 1160 * 2**30),
+        ("1Ti", 2**40),
+        ("7T", 7 * 10**12),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert quantity_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1.5Gi", "1GiB", "1kk", "-1Gi", "1 Gi", "1m"])
+def test_what_is_not_a_size_is_refused_with_the_units(text: str) -> None:
+    with pytest.raises(ValueError, match="k, M, G, T, Ki, Mi, Gi, Ti"):
+        quantity_bytes(text)
+
+
+NAMES = st.from_regex(r"--[a-z][a-z-]{0,12}", fullmatch=True)
+VALUES = st.text(max_size=12).filter(lambda text: not text.startswith("-")) | st.integers().map(str)
+FLAGS = st.dictionaries(NAMES, st.lists(VALUES, max_size=3).map(tuple))
+
+
+@given(FLAGS)
+def test_flags_survive_a_round_trip(chosen: dict[str, tuple[str, ...]]) -> None:
+    assert flags.parse(flags.join(chosen)) == chosen
+
+
+@given(st.lists(st.text(alphabet="-=a1 ", max_size=6), max_size=6))
+def test_parsed_flags_are_exactly_those_that_the_engine_sees(args: list[str]) -> None:
+    try:
+        parsed = flags.parse(args)
+    except ValueError:
+        return
+    seen = [part for part in flags.join(parsed) if part.startswith("-") and not part.lstrip("-").isdigit()]
+    assert seen == list(parsed)
+
+
+def test_equals_separates_a_value_and_the_last_of_two_wins() -> None:
+    assert flags.parse(["--a=1", "2", "--b", "--c=", "--a", "-3"]) == {"--a": ("-3",), "--b": (), "--c": ("",)}
+
+
+def test_the_deployment_stands_over_the_profile_over_what_is_built_in() -> None:
+    assert resolve(deployment_spec(), profile_spec(tensor=None)).tensor == 8
+    assert resolve(deployment_spec(), profile_spec(tensor=4)).tensor == 4
+    assert resolve(deployment_spec(parallelism__tensor=16), profile_spec(tensor=4)).tensor == 16
+
+
+def test_built_in_values() -> None:
+    resolved = resolve(deployment_spec(), profile_spec())
+    assert (resolved.high_percent, resolved.low_percent, resolved.drain_seconds) == (90, 70, 600)
+    assert (resolved.decode_context, resolved.key_layout, resolved.draft) == (1, "Auto", None)
+
+
+def test_arguments_the_deployment_stands_over_the_profile() -> None:
+    profile = profile_spec(engine__args=["--dtype", "bfloat16", "--max-running-requests", "4"])
+    spec = deployment_spec(engine={"extraArgs": ["--dtype=float16"], "maxRunningRequests": 9})
+    command = argv(resolve(spec, profile))
+    assert command.count("--dtype") == command.count("--max-running-requests") == 1
+    assert command[command.index("--dtype") + 1] == "float16"
+    assert command[command.index("--max-running-requests") + 1] == "9"
+
+
+def test_environment_what_umbra_needs_stands_over_everything() -> None:
+    profile = profile_spec(
+        engine__env=[{"name": "A", "value": "profile"}, {"name": "SGLANG_PLUGINS", "value": "other"}],
+        engine__allowedEnv=["A"],
+    )
+    found = environment(resolve(deployment_spec(engine={"env": [{"name": "A", "value": "own"}]}), profile))
+    assert (found["A"], found["SGLANG_PLUGINS"]) == ("own", "umbra")
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
+    *(
+        ({"engine": {"extraArgs": [flag, "x"]}}, {"engine__allowedArgs": [flag]}, Reason.ARGUMENT_OWNED, "extraArgs")
+        for flag in sorted(flags.OWNED)
+    ),
+    ({"engine": {"extraArgs": ["--trust-remote-code"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "allowedArgs"),
+    ({"engine": {"extraArgs": ["--dtype=--api-key"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "extraArgs"),
+    ({"engine": {"extraArgs": ["--dtype", "-tp", "4"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "extraArgs"),
+    ({"engine": {"extraArgs": ["value"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "extraArgs"),
+    ({}, {"engine__args": ["value"]}, Reason.PROFILE_UNREADABLE, "engine.args"),
+    ({}, {"engine__args": ["--api-key", "x"]}, Reason.ARGUMENT_OWNED, "the profile's engine.args"),
+    ({"engine": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, {}, Reason.ENV_NOT_ALLOWED, "allowedEnv"),
+    ({"podMetadata": {"labels": {"umbra.dev/ordinal": "7"}}}, {}, Reason.METADATA_RESERVED, "podMetadata.labels"),
+    ({"podMetadata": {"annotations": {"umbra.dev/launch": ""}}}, {}, Reason.METADATA_RESERVED, "annotations"),
+    ({"parallelism": {"decodeContext": 3}}, {"tensor": 8}, Reason.PARALLELISM_INVALID, "decodeContext"),
+    ({"parallelism": {"decodeContext": 2}}, {"tensor": 8}, Reason.DECODE_CONTEXT_UNSUPPORTED, "decodeContext"),
+    ({"model__source__nodePath__root": "other"}, {}, Reason.MODEL_ROOT_NOT_FOUND, "nodePath.root"),
+]
+
+
+@pytest.mark.parametrize(("spec", "profile", "reason", "field"), REFUSED)
+def test_what_does_not_fit_together_is_refused_by_name(
+    spec: dict[str, Any], profile: dict[str, Any], reason: Reason, field: str
+) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        resolve(deployment_spec(**spec), profile_spec(**profile))
+    assert caught.value.reason == reason
+    assert field in str(caught.value)

@@ -1,0 +1,58 @@
+"""Revisions: what was said counts, not how it was written and not what this operator makes of it."""
+
+from typing import Any
+
+import pytest
+
+from builders import deployment_spec, profile_spec
+from umbra_operator.render.revision import Revision, revision
+
+
+def of(**edits: Any) -> Revision:
+    return revision(deployment_spec(**edits), profile_spec())
+
+
+def test_the_order_of_maps_is_irrelevant() -> None:
+    one, other = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
+    assert of(podMetadata__labels=one) == of(podMetadata__labels=other)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"role": "Unified"},
+        {"speculation": {}},
+        {"speculation": {"type": "None"}},
+        {"engine": {}},
+        {"engine": {"extraArgs": []}},
+        {"placement": {"nodeSelector": {}}},
+        {"health": {}},
+    ],
+)
+def test_a_default_that_is_written_out_changes_nothing(edits: dict[str, Any]) -> None:
+    assert of(**edits) == of()
+
+
+@pytest.mark.parametrize("edits", [{"replicas": 5}, {"profileRef__name": "other-v2"}])
+def test_what_only_the_operator_reads_changes_nothing(edits: dict[str, Any]) -> None:
+    assert of(**edits) == of()
+
+
+def test_a_field_that_a_newer_operator_knows_changes_nothing() -> None:
+    assert of(rollout={"strategy": "InPlace"}) == of()
+
+
+def test_there_and_back_ends_where_it_began() -> None:
+    assert of(engine={"contextLength": 8192}) != of()
+    assert revision(deployment_spec(), profile_spec()) == of()
+
+
+def test_a_profile_with_another_name_and_the_same_content_changes_nothing_and_another_content_does() -> None:
+    assert revision(deployment_spec(), profile_spec(engine__allowedArgs=[])) == of()
+    changed = revision(deployment_spec(), profile_spec(engine__args=[]))
+    assert (changed.launch != of().launch, changed.pod) == (True, of().pod)
+
+
+def test_the_hash_itself_is_a_contract() -> None:
+    """Another value here means that this version of the operator replaces every pod of its users."""
+    assert of() == Revision(launch="2e11e4b6b8b0", pod="6008f95741ae")
