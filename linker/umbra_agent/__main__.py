@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+import umbra_agent
+
 TERMINATION_LOG = Path("/dev/termination-log")
 
 
@@ -31,8 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pin_import_path() -> None:
-    """Resolve the links in sys.path once: `current` may lead to a newer kit later, and modules must not be mixed."""
+    """Resolve the links in the import paths once: `current` may lead to a newer kit later; modules must not mix."""
     sys.path[:] = [os.path.realpath(entry) if entry else entry for entry in sys.path]
+    umbra_agent.__path__ = [os.path.realpath(entry) for entry in umbra_agent.__path__]
 
 
 def kit_mode(options: argparse.Namespace) -> int:

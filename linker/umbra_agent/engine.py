@@ -29,7 +29,7 @@ def read_epoch(boot_id: Path) -> str | None:
     """The store's boot id, or None while no store has written one."""
     try:
         return boot_id.read_text(encoding="utf-8").strip()[:64] or None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -1,6 +1,7 @@
 """The agent's HTTP server: three read-only routes on a thread pool of the standard library."""
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,12 +31,21 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    # The default of 5 makes a burst of clients wait a second for the retransmission of their SYN.
+    request_queue_size = 128
 
     def __init__(self, bind: str, port: int, views: Views) -> None:
         self.views = views
+        if ":" in bind:
+            self.address_family = socket.AF_INET6  # "::" takes IPv4 too
         super().__init__((bind, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         self._thread.start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news; anything else is printed with its traceback."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
         """Bind without the base class's reverse lookup of the host name, which can wait for DNS."""

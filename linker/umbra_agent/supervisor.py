@@ -280,12 +280,19 @@ class Supervisor:
         )
 
     def _raise_drain_flag(self) -> None:
-        self._options.drain_flag.parent.mkdir(parents=True, exist_ok=True)
-        self._options.drain_flag.touch()
+        try:
+            self._options.drain_flag.parent.mkdir(parents=True, exist_ok=True)
+            self._options.drain_flag.touch()
+        except OSError as error:
+            # An agent that ends here would take the engine and its running requests with it.
+            say(f"The drain flag could not be raised ({error.strerror}): new requests are not refused.")
 
     def _lower_drain_flag(self) -> None:
         """Also removes a flag that an earlier agent left: it would refuse the new engine's own warm-up requests."""
-        self._options.drain_flag.unlink(missing_ok=True)
+        try:
+            self._options.drain_flag.unlink(missing_ok=True)
+        except OSError as error:
+            say(f"The drain flag could not be removed ({error.strerror}): the engine may refuse requests.")
 
     def _child_token(self) -> int | None:
         child = self._child
