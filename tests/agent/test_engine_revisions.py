@@ -109,6 +109,28 @@ def test_symlink_swap_of_a_downward_api_volume_is_a_new_revision(engine_agent: E
         wait_for(lambda r=revision: agent.ready() and agent.status()["revision"] == r * 12, "the revision serves")  # type: ignore[misc]
 
 
+def test_a_burst_of_revisions_ends_at_the_last_one_and_leaves_nothing(engine_agent: EngineAgent) -> None:
+    agent = engine_agent
+    agent.serve("a", "--descendants", "1")
+    seen = set()
+    for turn in range(40):
+        agent.write(agent.launch("bcdef0123456789"[turn % 15], "--descendants", "1"))
+        seen |= set(_descendants(agent.process.pid))
+        time.sleep(0.03 * (turn % 5))
+    agent.serve("a", "--descendants", "1", "--last")
+    left = {pid for pid in seen if Path(f"/proc/{pid}").exists()} - set(_descendants(agent.process.pid))
+    assert left == set()
+    assert agent.status()["restarts"] == 0
+    assert not agent.drain_flag.exists()
+
+
+def test_an_unwritable_drain_flag_costs_no_engine(engine_agent: EngineAgent) -> None:
+    engine_agent.serve("a")
+    engine_agent.drain_flag.parent.write_text("a file where the folder should be")
+    engine_agent.serve("b")
+    assert "could not be raised" in engine_agent.stderr.read_text()
+
+
 def test_same_revision_again_restarts_nothing(engine_agent: EngineAgent) -> None:
     pid = engine_agent.serve("a")
     engine_agent.write(engine_agent.launch("a", "--other"))
@@ -204,6 +226,17 @@ def test_status_has_the_agreed_fields() -> None:
         "problem": None,
     }
     assert "umbra_agent_engine_start_duration_seconds" not in render(samples(snapshot)), "not measured yet: absent"
+
+
+def _descendants(pid: int) -> list[int]:
+    members = [pid]
+    for member in members:
+        try:
+            text = Path(f"/proc/{member}/task/{member}/children").read_text()
+        except OSError:
+            continue
+        members += [int(child) for child in text.split()]
+    return members[1:]
 
 
 def _start_times(agent: EngineAgent) -> list[float]:

@@ -1,5 +1,6 @@
 """The agent with the real UMBP server and the real SGLang, as in a pod: two agents, one launch document."""
 
+import http.client
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +93,29 @@ def test_real_store_killed_or_frozen(built: "Environment", store_folder: Path) -
         store.close()
 
 
+RUNNING_TOKENS = 60
+
+
+def generate(port: int, tokens: int) -> int:
+    """Have the engine generate and return how many tokens came back."""
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    body = json.dumps({"input_ids": list(range(5, 69)), "sampling_params": sampling})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
+    count: int = json.load(connection.getresponse())["meta_info"]["completion_tokens"]
+    connection.close()
+    return count
+
+
+def running_requests(port: int) -> float:
+    """The engine's own count of requests that run now."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sglang:num_running_reqs{"))
+
+
 def launch_document(built: "Environment", agent: EngineAgent, revision: str) -> dict[str, Any]:
     argv = [str(built.python), "-m", "sglang.launch_server", *built.engine_args, "--model-path", str(built.model_dir)]
     argv += ["--host", "127.0.0.1", "--port", str(agent.engine_port)]
@@ -111,8 +136,14 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
         assert status["epoch"] == store.status()["epoch"]
         first, family = agent.child_pid(), _family(agent.child_pid())
         assert len(family) > 1, "SGLang has processes of its own"
-        began = time.monotonic()
-        agent.write(launch_document(built, agent, "b"))
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(generate, agent.engine_port, RUNNING_TOKENS)
+            wait_for(lambda: running_requests(agent.engine_port) > 0, "the request runs", 60)
+            began = time.monotonic()
+            agent.write(launch_document(built, agent, "b"))
+            wait_for(lambda: not agent.ready(), "readiness drops", 3)
+            assert not running.done()
+            assert running.result(60) == RUNNING_TOKENS, "the running request was finished before the engine ended"
         agent.status_when(lambda status: status["revision"] == "b" * 12, "the old engine is gone", 60)
         print(f"old engine gone after {time.monotonic() - began:.1f} s", agent.status()["lastExit"])
         assert [pid for pid in family if not is_gone(pid)] == []

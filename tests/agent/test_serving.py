@@ -5,6 +5,7 @@ import socket
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,22 @@ def test_a_silent_client_blocks_nobody() -> None:
         assert silent[0].recv(1) == b"", "it is dropped after the request timeout"
         for connection in silent:
             connection.close()
+    finally:
+        server.close()
+
+
+def test_ipv6_address() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this Python has no IPv6")
+    try:
+        socket.socket(socket.AF_INET6).bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    server = Server("::1", 0, Views(dict, lambda: None, str))
+    try:
+        with socket.create_connection(("::1", server.server_port), timeout=2) as client:
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
     finally:
         server.close()
 
