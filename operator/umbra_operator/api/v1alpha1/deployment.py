@@ -336,4 +336,8 @@ def object_rules() -> tuple[dict[str, Any], ...]:
             f"size(self.metadata.name) <= {NAME_LIMIT}",
             f"metadata.name must have at most {NAME_LIMIT} characters: names of pods and Services are made from it",
         ).to_schema(),
+        Cel(
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name must begin with a letter and hold only a-z, 0-9 and -: the Service has the same name",
+        ).to_schema(),
     )

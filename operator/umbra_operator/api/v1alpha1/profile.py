@@ -86,8 +86,8 @@ class KitProfile(Model):
 class HostMount(Model):
     """A folder of the node that the preflight, store and engine containers see."""
 
-    name: Name
-    """Name of the volume."""
+    name: Annotated[str, Field(min_length=1, max_length=58, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the volume, to which Umbra adds "host-"."""
     host_path: AbsolutePath
     """Folder on the node."""
     mount_path: AbsolutePath

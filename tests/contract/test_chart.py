@@ -1,0 +1,120 @@
+"""The chart, rendered by the real Helm."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.aio.client.models import V1Deployment
+
+from localcluster.controlplane import ControlPlane
+from product import CHART, CRDS, IMAGE, create, helm, template
+
+TAG = {"image.repository": "example.test/umbra-operator", "image.tag": "0.1.0"}
+MATRIX: dict[str, dict[str, Any]] = {
+    "digest": IMAGE,
+    "tag": TAG,
+    "one namespace": {**IMAGE, "namespaces": ["a"]},
+    "two namespaces": {**IMAGE, "namespaces": ["a", "b"]},
+    "placed": {
+        **IMAGE,
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "imagePullSecrets": [{"name": "pull"}],
+        "affinity": {"nodeAffinity": {}},
+        "logLevel": "DEBUG",
+    },
+    "without CRDs": {**IMAGE, "crds.install": False},
+}
+
+CALLS: dict[tuple[str, str], set[str]] = {
+    # What the code asks of the API server: kopf lists and watches, reconcile.py and __main__.py call cluster.py.
+    ("umbra.dev", "k3profiles"): {"list", "watch"},
+    ("umbra.dev", "k3deployments"): {"list", "watch"},
+    ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
+    ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
+    ("", "pods"): {"list", "watch", "create", "patch", "delete"},  # reconcile._apply
+    ("", "services"): {"get", "create", "patch"},  # reconcile._know_service; apply creates what is absent
+    ("", "namespaces"): {"list", "watch"},  # kopf
+    ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},  # kopf
+}
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [body for body in objects if body["kind"] == kind]
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_lint(case: str) -> None:
+    values = [f"--set-json={name}={json.dumps(value)}" for name, value in MATRIX[case].items()]
+    result = helm("lint", "--strict", str(CHART), *values)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_the_official_model_takes_the_deployment_whole(case: str) -> None:
+    (body,) = of_kind(template(MATRIX[case]), "Deployment")
+    assert V1Deployment.model_validate(body).model_dump(by_alias=True, exclude_none=True) == body
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    wanted = "example.test/umbra-operator" + (":0.1.0" if case == "tag" else f"@{IMAGE['image.digest']}")
+    assert container["image"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, "image.repository is not set: name the operator's image"),
+        ({"image.repository": "a"}, "set image.digest (best) or image.tag"),
+        ({**TAG, "image.digest": "sha256:short"}, "/image/digest"),
+        ({**IMAGE, "namespace": ["a"]}, "namespace"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        template(values)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a"], ["a", "b"]])
+def test_rights_reach_exactly_the_namespaces_that_are_served(namespaces: list[str]) -> None:
+    objects = template({**IMAGE, "namespaces": namespaces})
+    bindings = of_kind(objects, "RoleBinding")
+    assert [binding["metadata"]["namespace"] for binding in bindings] == namespaces
+    wide = {binding["roleRef"]["name"] for binding in of_kind(objects, "ClusterRoleBinding")}
+    assert ("umbra-operator-workloads" in wide) is (not namespaces)
+    (body,) = of_kind(objects, "Deployment")
+    env = {entry["name"]: entry["value"] for entry in body["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env["UMBRA_NAMESPACES"] == ",".join(namespaces)
+
+
+def verbs(objects: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], set[str]]]:
+    for role in of_kind(objects, "ClusterRole"):
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    yield (group, resource), set(rule["verbs"])
+
+
+def test_rights_are_exactly_what_the_code_calls() -> None:
+    assert dict(verbs(template(IMAGE))) == CALLS
+
+
+def test_crds_are_the_generated_ones_and_are_kept() -> None:
+    charted = {body["metadata"]["name"]: body for body in of_kind(template(IMAGE), "CustomResourceDefinition")}
+    for path in CRDS:
+        body = yaml.safe_load(path.read_text())
+        mine = charted.pop(body["metadata"]["name"])
+        assert mine["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+        assert mine == body
+    assert charted == {}
+    assert of_kind(template(MATRIX["without CRDs"]), "CustomResourceDefinition") == []
+
+
+@pytest.mark.apiserver
+def test_the_api_server_takes_every_object(crds: ControlPlane) -> None:
+    for body in template({**IMAGE, "crds.install": False}):
+        namespaced = body["kind"] in ("Deployment", "ServiceAccount")
+        if namespaced:
+            body["metadata"]["namespace"] = "default"
+        create(crds, body, "--dry-run=server", "--validate=strict")
