@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from cpuengine import Environment
 from cpuengine.launcher import Engine, ForkLauncher, Launch, launch_normally
 from cpuengine.store import Store
@@ -111,7 +112,10 @@ def test_two_ranks_store_each_page_as_often_as_the_layout_says(
     engine.client.generate(text)
     wait_until_stored(engine.client, kv_objects=pages * copies)
     by_rank = [
-        {pool: total(engine.client, "umbra_linker_stored_objects_total", rank=rank, pool=pool) for pool in ("kv", "mamba")}
+        {
+            pool: total(engine.client, "umbra_linker_stored_objects_total", rank=rank, pool=pool)
+            for pool in ("kv", "mamba")
+        }
         for rank in ("0", "1")
     ]
     on_device = engine.client.generate([*text, 9])

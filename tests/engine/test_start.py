@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+
 from cpuengine.launcher import EngineExited, ForkLauncher, Launch
 from cpuengine.store import Store
 from engine_fixtures import linker_arguments, write_metadata
@@ -41,7 +43,7 @@ def test_an_untested_version_ends_the_engine(
     metadata = tmp_path / "amd_mori-1.3.0.dist-info"
     metadata.mkdir()
     write_metadata(metadata, "amd-mori", "1.3.0")
-    with pytest.raises(EngineExited, match="found amd-mori 1.3.0, tested is amd-mori>=1.2.4,<1.2.5"):
+    with pytest.raises(EngineExited, match=re.escape("found amd-mori 1.3.0, tested is amd-mori>=1.2.4,<1.2.5")):
         fork_launcher.launch(Launch(linker_arguments(store.address), path=[tmp_path, *kit_path]), "version")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cpuengine import Environment, environment
 from cpuengine.launcher import ForkLauncher
 from cpuengine.store import Store, running_store

@@ -126,6 +126,8 @@ def _describe(root: Path) -> Environment:
             "TORCH_EXTENSIONS_DIR": str(root / "extensions"),
             "TRITON_INTERPRET": "1",
             "SGLANG_USE_CPU_ENGINE": "0",
+            # The tensors are tiny: a second thread costs more than it saves, and much more on a busy machine.
+            "OMP_NUM_THREADS": "1",
             "SGLANG_CPU_OMP_THREADS_BIND": f"{cpus}|{cpus}",
             # torch is a CUDA build: without this SGLang would load NCCL and call into the CUDA library above.
             "SGLANG_NCCL_SO_PATH": "/nonexistent/libnccl.so",

@@ -55,12 +55,20 @@ def _torch_convolution(module: ModuleType) -> None:
     module.causal_conv1d_fn = cpuengine_kda.causal_conv1d
 
 
+def _torch_gated_norm(module: ModuleType) -> None:
+    import cpuengine_kda
+
+    module.FusedRMSNormGated.forward = cpuengine_kda.gated_norm
+
+
 def _extra_buffer(module: ModuleType) -> None:
     """extra_buffer (checkpoints at page boundaries) is what the product uses; SGLang allows it on GPUs only."""
-    import torch
-
     module._platform_supports_mamba_cache_extra_buffer = lambda: True
-    torch.Tensor.pin_memory = lambda self, *args, **options: self  # type: ignore[method-assign]
+
+
+def _no_pinned_memory(module: ModuleType) -> None:
+    """Tracking masks of extra_buffer are staged through pinned memory, which needs a GPU."""
+    module.torch.Tensor.pin_memory = lambda self, *args, **options: self
 
 
 def _wide_dummy_weights(module: ModuleType) -> None:
@@ -98,7 +106,9 @@ def _shared_pools(module: ModuleType) -> None:
 _AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "sglang.srt.layers.attention.linear.kernels.kda_triton": _torch_kda,
     "sglang.kernels.ops.mamba.causal_conv1d_triton": _torch_convolution,
+    "sglang.kernels.ops.attention.fla.fused_norm_gate": _torch_gated_norm,
     "sglang.srt.arg_groups.mamba_hook": _extra_buffer,
+    "sglang.srt.managers.schedule_batch": _no_pinned_memory,
     "sglang.srt.model_loader.weight_utils": _wide_dummy_weights,
     "sglang.srt.mem_cache.cpp_utils.native_hash": _prebuilt_hash,
     "sglang.srt.mem_cache.storage.umbp.umbp_direct_linker": _shared_pools,

@@ -1,0 +1,69 @@
+"""The metrics that the definitions promise are the ones that appear."""
+
+import re
+import subprocess
+import sys
+
+import prometheus_client
+import pytest
+
+from umbra_linker.metrics import METRICS, Kind, LinkerMetrics
+
+
+@pytest.fixture
+def registry() -> prometheus_client.CollectorRegistry:
+    """A registry of our own, so that tests do not meet."""
+    return prometheus_client.CollectorRegistry()
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_follow_the_rules(metric: object) -> None:
+    assert re.fullmatch(r"umbra_linker_[a-z_]+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert metric.labels[0] == "rank"
+    assert metric.help.endswith(".")
+
+
+def test_what_is_recorded_appears(registry: prometheus_client.CollectorRegistry) -> None:
+    metrics = LinkerMetrics(3, registry=registry)
+    metrics.lookup(seconds=0.002, pages=10, hit_pages=4)
+    metrics.loads(3, failed=1)
+    metrics.offloads(5, failed=2)
+    metrics.queue_depth(7)
+    metrics.stored("kv", objects=2, size=200)
+    metrics.read("mamba", objects=1, size=50)
+
+    expected = {
+        "umbra_linker_lookups_total": 1,
+        "umbra_linker_lookup_pages_total": 10,
+        "umbra_linker_hit_pages_total": 4,
+        "umbra_linker_loads_total": 2,
+        "umbra_linker_failed_loads_total": 1,
+        "umbra_linker_offloads_total": 3,
+        "umbra_linker_failed_offloads_total": 2,
+        "umbra_linker_offload_queue_depth": 7,
+        "umbra_linker_lookup_seconds_count": 1,
+    }
+    found = {name: registry.get_sample_value(name, {"rank": "3"}) for name in expected}
+    assert found == expected
+    pool = {"rank": "3", "pool": "kv"}
+    assert registry.get_sample_value("umbra_linker_stored_objects_total", pool) == 2
+    assert registry.get_sample_value("umbra_linker_stored_bytes_total", pool) == 200
+    assert registry.get_sample_value("umbra_linker_read_bytes_total", pool | {"pool": "mamba"}) == 50
+
+
+def test_series_exist_at_zero_from_the_start(registry: prometheus_client.CollectorRegistry) -> None:
+    LinkerMetrics(0, registry=registry)
+    assert registry.get_sample_value("umbra_linker_failed_loads_total", {"rank": "0"}) == 0
+
+
+@pytest.mark.parametrize("module", ["plugin", "metrics", "settings", "keys", "planning", "guard", "hooks"])
+def test_importing_a_module_imports_nothing_heavy(module: str) -> None:
+    # SGLang chooses prometheus_client's mode after the plugin was imported, and the operator has no torch.
+    script = (
+        f"import sys, umbra_linker.{module}\n"
+        "print(sorted({'prometheus_client', 'torch', 'sglang'} & set(sys.modules)))"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"
