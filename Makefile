@@ -7,7 +7,7 @@ CACHE := $(or $(UMBRA_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/umbra)
 PYTHON ?= python3
 VENV := $(CACHE)/venv/$(shell cat requirements/dev.txt | sha256sum | cut -c1-16)
 BIN := $(VENV)/bin
-export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:images
+export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:tests/bench:images
 export MYPYPATH := operator:linker
 
 .PHONY: help

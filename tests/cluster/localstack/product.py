@@ -2,6 +2,7 @@
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from localcluster.progress import Progress
 from umbra_images import definitions
 
 from . import profile
+from .engine import Engine
 
 RELEASE = "umbra"
 SYSTEM_NAMESPACE = "umbra-system"
@@ -73,6 +75,21 @@ def apply(cluster: Cluster, body: dict[str, Any], namespace: str = NAMESPACE) ->
     """Applies an object on the server's side."""
     arguments = ("apply", "--server-side", "--force-conflicts", "-f", "-")
     cluster.kubectl("-n", namespace, *arguments, stdin=json.dumps(body))
+
+
+def engine(stack: Stack, name: str = NAME) -> Engine:
+    """The engine behind a deployment's Service, through a loopback port of this machine."""
+    address = stack.get("service", name)["spec"]["clusterIP"]
+    return Engine(f"http://127.0.0.1:{stack.cluster.forward(name, f'{address}:30000')}")
+
+
+def engine_boot_seconds(stack: Stack, name: str = NAME) -> float:
+    """How long the running engine took to start, by its agent's word."""
+    address = stack.pods(name)[0]["status"]["podIP"]
+    port = stack.cluster.forward(f"{name}-agent", f"{address}:9600")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as response:
+        status = json.load(response)
+    return float(status["readyAt"] - status["startedAt"])
 
 
 def remove_old_profiles(stack: Stack) -> None:

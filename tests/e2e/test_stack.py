@@ -1,0 +1,155 @@
+"""What users rely on, on a real kubelet: serving, restoring, editing in place, refusing, repairing and deleting.
+
+The tests share one deployment and run in the order in which they stand here; each leaves it Ready.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from localcluster.progress import Progress
+from localstack import product, profile
+from localstack.engine import Engine, prompt
+from localstack.product import NAME, NAMESPACE, Stack
+
+pytestmark = [pytest.mark.kubelet, pytest.mark.engine, pytest.mark.timeout(900)]
+
+PROMPT = prompt(320)
+QUIET = Progress()
+
+
+def test_a_prefix_is_restored_from_the_store_with_equal_log_probabilities(engine: Engine) -> None:
+    engine.generate(PROMPT)
+    longer = [*PROMPT, 11, 12, 13]
+    device = engine.generate(longer)
+    read_before = engine.metric("umbra_linker_read_bytes_total")
+    engine.flush()
+    restored = engine.generate(longer)
+    assert (device.device_tokens, device.store_tokens) == (320, 0)
+    assert (restored.device_tokens, restored.store_tokens) == (0, 320)
+    assert restored.logprobs == device.logprobs
+    assert engine.metric("umbra_linker_read_bytes_total") > read_before
+    assert engine.metric("umbra_linker_stored_bytes_total") > 0
+
+
+def test_status_names_node_revision_and_epoch(stack: Stack) -> None:
+    status = stack.get("k3deployment", NAME)["status"]
+    (pod,) = status["pods"]
+    assert pod["ready"] is True
+    assert pod["node"] == stack.cluster.layout.node
+    assert pod["revision"] == status["revision"]
+    assert pod["epoch"]
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    assert "Reconciling" not in stack.conditions()
+
+
+def test_nothing_is_written_while_nothing_changes(stack: Stack) -> None:
+    before = (_version(stack, "k3deployment", NAME), _version(stack, "service", NAME))
+    time.sleep(15)
+    assert (_version(stack, "k3deployment", NAME), _version(stack, "service", NAME)) == before
+
+
+def test_an_engine_edit_restarts_the_engine_in_its_pod_and_keeps_the_cache(stack: Stack, engine: Engine) -> None:
+    pod_before = stack.pods()[0]
+    epoch = stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"]
+    _patch(stack, {"engine": {"maxRunningRequests": 2}})
+    product.wait_ready(stack, QUIET)
+    pod = stack.pods()[0]
+    assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
+    assert _restarts(pod) == _restarts(pod_before)
+    assert stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"] == epoch
+    # The new engine's device cache is empty, so what it knows of the prompt came from the store.
+    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 320
+
+
+def test_a_flag_that_is_not_allowed_stops_no_engine(stack: Stack, engine: Engine) -> None:
+    _patch(stack, {"engine": {"extraArgs": ["--trust-remote-code"]}})
+    product.wait(lambda: stack.conditions()["ConfigValid"]["status"] == "False", 30, lambda: "ConfigValid stays True")
+    condition = stack.conditions()["ConfigValid"]
+    assert condition["reason"] == "ArgumentNotAllowed"
+    assert "--trust-remote-code" in condition["message"]
+    assert engine.generate([5, 6, 7]).tokens
+    _patch(stack, {"engine": {"extraArgs": None}})
+    product.wait_ready(stack, QUIET)
+
+
+def test_a_killed_engine_comes_back_in_its_pod(stack: Stack, engine: Engine) -> None:
+    pod_before = stack.pods()[0]
+    os.kill(_engine_process(stack), signal.SIGKILL)
+    product.wait(lambda: stack.conditions()["Ready"]["status"] == "False", 60, lambda: "the end was not noticed")
+    product.wait_ready(stack, QUIET)
+    pod = stack.pods()[0]
+    assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
+    assert _restarts(pod) == _restarts(pod_before)
+    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 320
+
+
+def test_a_node_that_is_too_small_is_said_within_a_minute(stack: Stack) -> None:
+    cluster = stack.cluster
+    body = json.loads(cluster.kubectl("get", "k3profile", stack.profile_name, "-o", "json"))
+    hungry = {
+        "apiVersion": body["apiVersion"],
+        "kind": "K3Profile",
+        "metadata": {"name": "hungry-v1"},
+        "spec": body["spec"],
+    }
+    hungry["spec"]["requirements"]["memoryHeadroom"] = "4Ti"
+    product.apply(cluster, hungry)
+    product.apply(cluster, profile.deployment("hungry", "hungry-v1", stack.environment))
+
+    def failed() -> bool:
+        return stack.conditions("hungry").get("PreflightPassed", {}).get("status") == "False"
+
+    product.wait(failed, 60, lambda: "preflight did not fail")
+    condition = stack.conditions("hungry")["PreflightPassed"]
+    assert condition["reason"] == "CheckFailed"
+    assert "memory: found" in condition["message"]
+    cluster.kubectl("-n", NAMESPACE, "delete", "k3deployment", "hungry")
+    cluster.kubectl("delete", "k3profile", "hungry-v1")
+
+
+def test_deleting_the_deployment_leaves_no_pod_process_or_socket(stack: Stack) -> None:
+    uid = stack.pods()[0]["metadata"]["uid"]
+    volumes = stack.cluster.layout.kubelet_root / "pods" / uid
+    assert list(volumes.rglob("umbp.grpc.sock"))
+    stack.cluster.kubectl("-n", NAMESPACE, "delete", "k3deployment", NAME)
+    product.wait(lambda: not stack.pods(), 120, lambda: f"{stack.pods()[0]['metadata']['name']} is still there")
+    product.wait(lambda: not volumes.exists(), 60, lambda: f"{volumes} is still there")
+    assert not _processes(uid)
+    found = stack.cluster.kubectl("-n", NAMESPACE, "get", "service", NAME, "--ignore-not-found")
+    assert not found.strip()
+
+
+def _patch(stack: Stack, spec: dict[str, object]) -> None:
+    patch = json.dumps({"spec": spec})
+    stack.cluster.kubectl("-n", NAMESPACE, "patch", "k3deployment", NAME, "--type=merge", "-p", patch)
+
+
+def _version(stack: Stack, kind: str, name: str) -> str:
+    return str(stack.get(kind, name)["metadata"]["resourceVersion"])
+
+
+def _restarts(pod: dict[str, dict[str, list[dict[str, object]]]]) -> dict[object, object]:
+    status = pod["status"]
+    entries = [*status["initContainerStatuses"], *status["containerStatuses"]]
+    return {entry["name"]: entry["restartCount"] for entry in entries}
+
+
+def _processes(pod_uid: str) -> list[int]:
+    """Processes in the cgroups of a pod."""
+    found = []
+    for tasks in Path("/sys/fs/cgroup").glob(f"**/pod{pod_uid}/**/cgroup.procs"):
+        found += [int(line) for line in tasks.read_text().split()]
+    return found
+
+
+def _engine_process(stack: Stack) -> int:
+    """The engine's main process: the only one in the pod that was started as sglang.launch_server by the agent."""
+    for pid in set(_processes(stack.pods()[0]["metadata"]["uid"])):
+        if b"sglang.launch_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("no engine runs in the pod")
