@@ -12,13 +12,20 @@ def main() -> int:
     """Run one command; problems are one sentence on stderr and exit code 1."""
     parser = argparse.ArgumentParser(prog="localcluster", description=__doc__)
     parser.add_argument("command", choices=["up", "down", "status", "build"])
-    command = parser.parse_args().command
+    parser.add_argument("--api-only", action="store_true", help="up: a control plane without a node; needs no root")
+    arguments = parser.parse_args()
+    command = arguments.command
     progress = Progress(sys.stderr)
     try:
         if command == "build":
             print(toolchain.kubernetes(progress).kube_apiserver.parent)
         elif command == "up":
-            running = cluster.up(progress)
+            running = cluster.up(progress, api_only=arguments.api_only)
+            if arguments.api_only:
+                progress.note(
+                    "control plane only: API, admission, controllers and scheduling are real; there is no node, "
+                    "so pods stay Pending, no container runs, and Services lead nowhere"
+                )
             print(f"export KUBECONFIG={running.kubeconfig}")
         elif command == "down":
             cluster.down(progress)

@@ -99,6 +99,16 @@ def release(owner: str) -> None:
         record.save()
 
 
+def owners() -> list[str]:
+    """Names of the clusters that need the machine changed now."""
+    return _Record.load().owners
+
+
+def dead_sockets(folder: Path) -> list[Path]:
+    """Unix sockets directly in a folder that no process listens on any more."""
+    return [path for path in folder.glob("*") if _is_dead_socket(path)]
+
+
 def forget_pods(directory: Path, network_name: str) -> None:
     """Remove what kubelet and CNI note about the pods of one cluster outside its folder, for pods that were killed.
 

@@ -79,6 +79,12 @@ def _pause_layer() -> oci.Layer:
         return oci.layer_from_files({"pause": program}, layers(), key)
 
 
+def reachable(layout: Layout) -> bool:
+    """Whether the cluster's containerd answers."""
+    argv = ["ctr", f"--address={layout.containerd_socket}", "--connect-timeout=1s", "version"]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
 def load(image: Image, layout: Layout) -> bool:
     """Give the image to the cluster's containerd; False when it already has this very content."""
     ctr = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "images"]

@@ -43,6 +43,12 @@ def check(directory: Path, progress: Progress) -> None:
         raise ClusterError(
             f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), {API_ONLY}."
         )
+    check_disk(directory)
+    install_packages(progress)
+
+
+def check_disk(directory: Path) -> None:
+    """Raise ClusterError when the disk that `directory` is on has too little room for a running cluster."""
     parent = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(parent).free
     if free < RUN_BYTES:
@@ -50,7 +56,6 @@ def check(directory: Path, progress: Progress) -> None:
             f"{parent} has {free / 1024**3:.1f} GB free and a cluster needs {RUN_BYTES / 1024**3:.0f}: "
             "free some or point UMBRA_CACHE at another disk."
         )
-    install_packages(progress)
 
 
 def cgroup_version() -> int | None:

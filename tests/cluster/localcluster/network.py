@@ -17,12 +17,17 @@ def inside(namespace: str, argv: Sequence[str]) -> list[str]:
 
     Not `ip netns exec`: that mounts a new /sys, which hides the cgroups.
     """
-    return ["nsenter", f"--net={_RUN / namespace}", "--", *argv]
+    return ["nsenter", f"--net={path(namespace)}", "--", *argv]
+
+
+def path(namespace: str) -> Path:
+    """File by which a process enters the namespace."""
+    return _RUN / namespace
 
 
 def exists(namespace: str) -> bool:
     """Whether the namespace is there, usable or not."""
-    return (_RUN / namespace).exists()
+    return path(namespace).exists()
 
 
 def usable(namespace: str) -> bool:

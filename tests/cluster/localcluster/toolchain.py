@@ -61,19 +61,20 @@ class ApiBinaries:
     kubectl: Path
 
 
-def kubernetes(progress: Progress | None = None) -> Binaries:
-    """All binaries, built or fetched on first use."""
+def kubernetes(progress: Progress | None = None, *, node: bool = True) -> Binaries:
+    """All binaries, built or fetched on first use; without `node` kubelet and kube-proxy are not built."""
     progress = progress or Progress()
     server = api_server(progress, prebuilt=False)
-    control, node = _kubernetes("controllers", progress), _kubernetes("node", progress)
+    manager, scheduler = controllers(progress)
+    on_node = _kubernetes("node", progress) if node else _folder("node")
     return Binaries(
         kube_apiserver=server.kube_apiserver,
         etcd=server.etcd,
         kubectl=server.kubectl,
-        kube_controller_manager=control / "kube-controller-manager",
-        kube_scheduler=control / "kube-scheduler",
-        kubelet=node / "kubelet",
-        kube_proxy=node / "kube-proxy",
+        kube_controller_manager=manager,
+        kube_scheduler=scheduler,
+        kubelet=on_node / "kubelet",
+        kube_proxy=on_node / "kube-proxy",
         helm=helm(progress),
     )
 
@@ -154,9 +155,21 @@ def version_flags(version: str) -> str:
 
 
 def _kubernetes(group: str, progress: Progress) -> Path:
-    flags = ["-trimpath", "-ldflags", f"-s -w {version_flags(KUBERNETES_VERSION)}"]
-    packages = {name: f"{_COMMANDS}/{name}" for name in _GROUPS[group]}
-    return _go(f"kubernetes-{group}", SOURCE / "kubernetes", flags, packages, progress)
+    return _go(f"kubernetes-{group}", SOURCE / "kubernetes", _kubernetes_flags(), _packages(group), progress)
+
+
+def _folder(group: str) -> Path:
+    """Where a group of Kubernetes binaries is or would be."""
+    folder = group_folder(f"kubernetes-{group}", SOURCE / "kubernetes", _kubernetes_flags(), _packages(group))
+    return folder / "bin"
+
+
+def _kubernetes_flags() -> list[str]:
+    return ["-trimpath", "-ldflags", f"-s -w {version_flags(KUBERNETES_VERSION)}"]
+
+
+def _packages(group: str) -> dict[str, str]:
+    return {name: f"{_COMMANDS}/{name}" for name in _GROUPS[group]}
 
 
 def group_folder(group: str, source: Path, flags: list[str], packages: dict[str, str]) -> Path:

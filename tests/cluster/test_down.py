@@ -1,0 +1,108 @@
+"""After `down` the machine is as it was: after a whole life, and after an `up` that was killed half-way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kubelet import container, pod
+from localcluster import cgroups, host, process
+from localcluster import cluster as local
+from localcluster.layout import MARK, layout
+from localcluster.progress import Progress
+
+pytestmark = pytest.mark.kubelet
+
+NAME = "gone"
+
+
+def _machine() -> dict[str, object]:
+    """What a cluster could leave behind."""
+    where = layout(NAME)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    mine: dict[str, object] = {
+        "processes": process.marked(MARK, str(where.directory)) + cgroups.processes(where.name),
+        "mounts": [line for line in mounts if f" {where.directory}" in line],
+        "namespace": Path("/run/netns", where.namespace).exists(),
+        "cgroups": [root for root in cgroups.roots(where.name) if root.exists()],
+        "folder": where.directory.exists(),
+        "logs": [
+            path for path in Path("/var/log/containers").glob("*") if path.readlink().is_relative_to(where.directory)
+        ],
+        "networks": list(Path("/var/lib/cni/results").glob(f"{where.name}-*")),
+        "sockets": host.dead_sockets(Path("/run/containerd/s")),
+        "links": links.count("\n"),
+    }
+    if host.owners():
+        return mine  # another cluster runs, and the machine stays changed for it
+    shared = {
+        "sysctls": {name: host.sysctl(name) for name in host.SYSCTLS},
+        "folders": {name for name in host.FOLDERS if Path(name).exists()},
+    }
+    return mine | shared
+
+
+def _differences(before: dict[str, object]) -> dict[str, tuple[object, object]]:
+    after = _machine()
+    return {name: (before[name], after[name]) for name in before.keys() & after if before[name] != after[name]}
+
+
+def test_down_leaves_nothing_of_a_cluster_with_running_pods() -> None:
+    before = _machine()
+    running = local.up(Progress(), NAME)
+    sidecar = container("sidecar", "/bin/sleep", "infinity", restartPolicy="Always")
+    main = container("main", "/bin/sleep", "infinity", volumeMounts=[{"name": "memory", "mountPath": "/memory"}])
+    body = pod("left", main, initContainers=[sidecar], volumes=[{"name": "memory", "emptyDir": {"medium": "Memory"}}])
+    running.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+    running.kubectl("wait", "pod/left", "--for=condition=Ready", "--timeout=60s")
+    running.forward("api-again", "10.244.0.1:6443")
+    local.down(Progress(), NAME)
+    assert _differences(before) == {}
+    local.down(Progress(), NAME)
+    assert _differences(before) == {}
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.5, 3.0])
+def test_down_cleans_up_after_an_up_that_was_killed(seconds: float) -> None:
+    before = _machine()
+    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": NAME}
+    with subprocess.Popen(
+        [sys.executable, "-m", "localcluster", "up"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    ) as half:
+        time.sleep(seconds)
+        half.send_signal(signal.SIGKILL)
+    local.down(Progress(), NAME)
+    assert _differences(before) == {}
+
+
+def test_an_interrupted_up_cleans_up_by_itself() -> None:
+    before = _machine()
+    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": NAME}
+    with subprocess.Popen(
+        [sys.executable, "-m", "localcluster", "up"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as half:
+        time.sleep(1.5)
+        half.send_signal(signal.SIGINT)
+        _, said = half.communicate(timeout=60)
+    assert half.returncode == 130
+    assert "interrupted" in said
+    assert _differences(before) == {}
+
+
+def test_the_control_plane_alone_comes_and_goes() -> None:
+    before = _machine()
+    running = local.up(Progress(), NAME, api_only=True)
+    assert "default" in running.kubectl("get", "namespaces")
+    assert local.up(Progress(), NAME, api_only=True).kubectl("version")
+    assert running.node_ip is None
+    local.down(Progress(), NAME)
+    assert _differences(before) == {}

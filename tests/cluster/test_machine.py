@@ -1,0 +1,103 @@
+"""Each bad situation is told in one sentence with a way out."""
+
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localcluster import cgroups, host, layout, machine
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+
+def test_without_root_the_control_plane_alone_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ClusterError, match="--api-only"):
+        machine.check(tmp_path, Progress())
+
+
+def test_without_cgroup_controllers_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    with pytest.raises(ClusterError, match="No cgroup controllers"):
+        machine.check(tmp_path, Progress())
+
+
+@pytest.mark.parametrize(("controllers", "version"), [("cpuset cpu io memory pids", 2), ("cpuset io", None), (None, 1)])
+def test_cgroup_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controllers: str | None, version: int | None
+) -> None:
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    if controllers is None:
+        for name in ("memory", "cpu", "pids"):
+            (tmp_path / name).mkdir()
+    else:
+        (tmp_path / "cgroup.controllers").write_text(controllers)
+    assert machine.cgroup_version() == version
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024**3))
+    with pytest.raises(ClusterError, match=r"1\.0 GB free and a cluster needs 2"):
+        machine.check_disk(tmp_path / "not" / "yet" / "there")
+
+
+def test_on_another_system_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "CNI_PLUGINS", tmp_path)
+    with pytest.raises(ClusterError, match=r"not Debian.*containerd containernetworking-plugins"):
+        machine.install_packages(Progress())
+
+
+@pytest.mark.parametrize("name", ["Upper", "with-dash", "waytoolong", "../up"])
+def test_a_name_that_cannot_be_a_folder_or_a_cgroup_is_refused(name: str) -> None:
+    with pytest.raises(ClusterError, match="cannot name a cluster"):
+        layout.layout(name)
+
+
+def test_a_cache_too_deep_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", "/" + "deep/" * 20)
+    with pytest.raises(ClusterError, match="point UMBRA_CACHE at a shorter path"):
+        layout.layout("")
+
+
+def test_two_clusters_share_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", "/cache")
+    monkeypatch.setenv("UMBRA_CLUSTER", "test")
+    mine, other = layout.layout(""), layout.layout()
+    assert {mine.namespace, mine.directory, mine.lock, mine.logs}.isdisjoint(
+        {other.namespace, other.directory, other.lock, other.logs}
+    )
+    assert {root.name for root in cgroups.roots(mine.name)}.isdisjoint(root.name for root in cgroups.roots(other.name))
+
+
+def test_the_last_cluster_puts_back_what_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, folder = tmp_path / "setting", tmp_path / "folder"
+    setting.write_text("0\n")
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(host, "SYSCTLS", (str(setting), str(tmp_path / "no-such-setting")))
+    monkeypatch.setattr(host, "FOLDERS", (str(folder),))
+    host.claim("first")
+    setting.write_text("1\n")
+    (folder / "empty").mkdir(parents=True)
+    host.claim("second")
+    host.release("first")
+    assert setting.read_text() == "1\n"
+    host.release("second")
+    host.release("second")
+    assert setting.read_text() == "0"
+    assert not folder.exists()
+
+
+def test_files_of_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(host, "SYSCTLS", ())
+    monkeypatch.setattr(host, "FOLDERS", (str(folder),))
+    host.claim("first")
+    folder.mkdir()
+    (folder / "theirs").write_text("keep")
+    host.release("first")
+    assert (folder / "theirs").read_text() == "keep"

@@ -1,0 +1,86 @@
+"""Which binaries are used, when they are built again, and what a user is told when they cannot be."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from localcluster import cache, toolchain
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+
+def _module(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "go.mod").write_text("module umbra.dev/test\n\ngo 1.26\n")
+    (folder / "go.sum").write_text("")
+    return folder
+
+
+def test_a_new_lock_file_or_flag_means_a_new_folder(tmp_path: Path) -> None:
+    source = _module(tmp_path / "module")
+    packages = {"tool": "example.test/tool"}
+    first = toolchain.group_folder("tool", source, ["-trimpath"], packages)
+    assert toolchain.group_folder("tool", source, ["-trimpath"], packages) == first
+    assert toolchain.group_folder("tool", source, ["-race"], packages) != first
+    (source / "go.sum").write_text("changed")
+    assert toolchain.group_folder("tool", source, ["-trimpath"], packages) != first
+
+
+def test_version_flags_match_the_locked_module() -> None:
+    lock = (toolchain.SOURCE / "kubernetes" / "go.mod").read_text()
+    assert f"k8s.io/kubernetes v{toolchain.KUBERNETES_VERSION}" in lock
+    flags = toolchain.version_flags("1.37.2")
+    assert "-X k8s.io/component-base/version.gitVersion=v1.37.2" in flags
+    assert "-X k8s.io/client-go/pkg/version.gitMinor=37" in flags
+
+
+@pytest.mark.apiserver
+def test_builds_once_and_then_uses_the_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = cache.root() / "go-build"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cache").mkdir()
+    # Go's own standard library need not be compiled again for this.
+    (tmp_path / "cache" / "go-build").symlink_to(compiled)
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolchain, "COLD_BYTES", 0)
+    source = _module(tmp_path / "module")
+    (source / "main.go").write_text("package main\n\nfunc main() {}\n")
+    folder = toolchain._go("tool", source, [], {"tool": "."}, Progress())
+    binary = folder / "tool"
+    before = binary.stat().st_mtime_ns
+    assert toolchain._go("tool", source, [], {"tool": "."}, Progress()) == folder
+    assert binary.stat().st_mtime_ns == before
+
+
+@pytest.mark.apiserver
+def test_an_unreachable_module_proxy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolchain, "COLD_BYTES", 0)
+    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:1")
+    with pytest.raises(ClusterError, match="module proxy cannot be reached"):
+        toolchain.etcd(Progress())
+
+
+def test_a_full_disk_is_told_before_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 1024**3))
+    with pytest.raises(ClusterError, match=r"2\.0 GB free and the build needs 7"):
+        toolchain._go("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
+
+
+def test_without_go_the_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"Go 1\.26 or later"):
+        toolchain._go("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
+
+
+def test_prebuilt_binaries_are_taken_from_kubebuilder_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(ClusterError, match="kube-apiserver is not an executable"):
+        toolchain.api_server()
+    for name in ("kube-apiserver", "etcd", "kubectl"):
+        (tmp_path / name).touch(mode=0o755)
+    assert toolchain.api_server().etcd == tmp_path / "etcd"
