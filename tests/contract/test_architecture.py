@@ -31,3 +31,9 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    shown = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown
+    assert (ROOT / "examples/k3-mi355x.yaml").read_text().endswith(shown[1])
