@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from umbra_agent.child import Child, Exit
+from umbra_agent.drain import DrainFlag
 from umbra_agent.engine_view import EngineSnapshot, ExitReason, LastExit
 from umbra_agent.kit import installed_version
 from umbra_agent.launch import Launch, LaunchFile, child_environment
@@ -50,6 +51,7 @@ class Supervisor:
     def __init__(self, options: SupervisorOptions) -> None:
         self._options = options
         self._file = LaunchFile(options.document)
+        self._drain_flag = DrainFlag(options.drain_flag)
         self._child: Child | None = None
         self._running: Launch | None = None
         self._problem: str | None = None
@@ -145,7 +147,7 @@ class Supervisor:
         self._starts += 1
         self._failed_revision = None
         self._problem = None
-        self._lower_drain_flag()
+        self._drain_flag.down()
         self._phase_began = time.monotonic()
         try:
             self._child = Child(launch.argv, child_environment(os.environ, launch, self._options.kit_root))
@@ -198,7 +200,7 @@ class Supervisor:
         child = self._child
         if child is None:
             return
-        self._raise_drain_flag()
+        self._drain_flag.up()
         say(f"Draining engine revision {self.snapshot.revision} (at most {self._drain_bound():g} s).")
         self._stop_began = self._phase_began = time.monotonic()
         self._exit_reason = "Stopped"
@@ -278,21 +280,6 @@ class Supervisor:
             started_at=None,
             ready_at=None,
         )
-
-    def _raise_drain_flag(self) -> None:
-        try:
-            self._options.drain_flag.parent.mkdir(parents=True, exist_ok=True)
-            self._options.drain_flag.touch()
-        except OSError as error:
-            # An agent that ends here would take the engine and its running requests with it.
-            say(f"The drain flag could not be raised ({error.strerror}): new requests are not refused.")
-
-    def _lower_drain_flag(self) -> None:
-        """Also removes a flag that an earlier agent left: it would refuse the new engine's own warm-up requests."""
-        try:
-            self._options.drain_flag.unlink(missing_ok=True)
-        except OSError as error:
-            say(f"The drain flag could not be removed ({error.strerror}): the engine may refuse requests.")
 
     def _child_token(self) -> int | None:
         child = self._child

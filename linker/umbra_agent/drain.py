@@ -1,0 +1,27 @@
+"""The drain flag: a file that tells the engine's middleware to refuse new requests."""
+
+from pathlib import Path
+
+from umbra_agent.report import say
+
+
+class DrainFlag:
+    """Failures are logged and never raised: an agent that ends takes the engine and its running requests with it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def up(self) -> None:
+        """Make the flag, with its folder."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch()
+        except OSError as error:
+            say(f"The drain flag could not be raised ({error.strerror}): new requests are not refused.")
+
+    def down(self) -> None:
+        """Remove the flag, also one that an earlier agent left: it would refuse a new engine's warm-up requests."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            say(f"The drain flag could not be removed ({error.strerror}): the engine may refuse requests.")
