@@ -24,12 +24,13 @@ T = TypeVar("T")
 
 def wait_for(look: Callable[[], T | None], what: str, seconds: float = 10.0) -> T:
     """Call `look` until it gives something true and return that; fail after `seconds`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < seconds:
         found = look()
         if found:
             return found
-        time.sleep(0.01)
+        # A look is often an HTTP request: in long waits it must not compete with what is waited for.
+        time.sleep(min(0.01 + elapsed / 50, 0.5))
     raise AssertionError(f"{what}: not within {seconds} s")
 
 

@@ -18,7 +18,8 @@ from agent_process import AgentProcess, EngineAgent, is_gone, wait_for
 if TYPE_CHECKING:
     from cpuengine import Environment
 
-pytestmark = pytest.mark.engine
+# A cold build of the environment and two engine starts; on a busy two-core machine one start takes minutes.
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
     try:
         agent.add_kit()
         agent.write(launch_document(built, agent, "a"))
-        agent.wait_ready(180)
+        agent.wait_ready(300)
         status = agent.status()
         print(f"engine ready after {status['readyAt'] - status['startedAt']:.1f} s")
         assert status["epoch"] == store.status()["epoch"]
@@ -148,7 +149,7 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
         print(f"old engine gone after {time.monotonic() - began:.1f} s", agent.status()["lastExit"])
         assert [pid for pid in family if not is_gone(pid)] == []
         assert agent.status()["lastExit"]["reason"] == "Stopped"
-        agent.wait_ready(180)
+        agent.wait_ready(300)
         assert agent.child_pid() != first
         second = _family(agent.child_pid())
         agent.terminate()
@@ -167,7 +168,7 @@ def test_killed_agent_takes_the_whole_real_engine(built: "Environment", store_fo
     try:
         agent.add_kit()
         agent.write(launch_document(built, agent, "a"))
-        agent.wait_ready(180)
+        agent.wait_ready(300)
         family = _family(agent.child_pid())
         agent.process.kill()
         agent.process.wait()
