@@ -160,18 +160,18 @@ def test_unknown_routes_and_writes_are_refused(engine_agent: EngineAgent) -> Non
     connection.close()
 
 
-def test_agent_starts_fast(tmp_path: Path) -> None:
-    """Best of five: the machine may be busy, the code's own time is what must stay small."""
+def test_agent_starts_fast() -> None:
+    """Processor time, best of five: the wall clock says more about what else runs on the machine."""
     times = []
     for _ in range(5):
-        began = time.monotonic()
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-c", "import umbra_agent.engine, umbra_agent.store"],
+            [sys.executable, "-c", "import umbra_agent.__main__, umbra_agent.engine, umbra_agent.store"],
             {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "linker")},
         )
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        times.append(time.monotonic() - began)
+        _, status, usage = os.wait4(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        times.append(usage.ru_utime + usage.ru_stime)
     assert min(times) < 0.2
 
 
