@@ -90,7 +90,7 @@ class Operator:
         stop.set()
 
     async def _work(self) -> None:
-        """Takes keys for ever, once the memory has been filled: before that an absent pod proves nothing."""
+        """Takes keys for ever, once memory and answers are there: before that an absent pod proves nothing."""
         await self._synced.wait()
         while True:
             key = await self._queue.get()
@@ -140,6 +140,8 @@ class Operator:
             metrics.LAST_RESYNC.set_to_current_time()
             if self._synced.is_set():
                 metrics.REPAIRED.inc(len(changed))
+            else:
+                await self._poller.first()
             self._synced.set()
             # All of them: what is not watched, such as Services, is read again too.
             for key in changed | set(self._memory.deployments):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import aiohttp
@@ -21,6 +22,7 @@ ANSWER_SECONDS = 3.0
 BUSY_SECONDS, STEADY_SECONDS = 1.0, 10.0
 """Between two questions to a pod that is changing, and to one that is not."""
 AT_ONCE = 32
+FIRST_SECONDS = 10.0
 PATIENCE = 3
 """Questions in a row without an answer after which the last answer no longer counts."""
 
@@ -44,10 +46,15 @@ class Poller:
         """Ask this pod's agents at the next turn: something about it has just changed."""
         self._due.pop(uid, None)
 
+    async def first(self) -> None:
+        """Asks every pod once, for at most 10 s: without their answers a new operator would deny what is ready."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS), _session() as session:
+                await self._turn(session)
+
     async def run(self) -> None:
         """Asks for ever."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+        async with _session() as session:
             while True:
                 await self._turn(session)
                 await asyncio.sleep(BUSY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
@@ -83,6 +90,10 @@ class Poller:
         if last is None or silent >= PATIENCE:
             return answer
         return Agents(engine=answer.engine or last.engine, store=answer.store or last.store)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS), trust_env=False)
 
 
 async def _status(

@@ -1,0 +1,317 @@
+"""The operator as a real process against a real control plane: every change that a user or an accident makes."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import deployment, edited, profile
+from localcluster.controlplane import ControlPlane
+from nodeagent import Api, NodeAgent, Refused
+from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
+from product import install_crds
+
+pytestmark = pytest.mark.apiserver
+
+MERGE = "application/merge-patch+json"
+
+
+class Stack:
+    """One test's namespace, profile and K3Deployments."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self.control_plane = control_plane
+        self.namespace = namespace
+        self.profile = f"{namespace}-v1"
+        self.api = Api(control_plane)
+
+    def add_profile(self) -> None:
+        self.api("POST", "/apis/umbra.dev/v1alpha1/k3profiles", profile(self.profile))
+
+    def add(self, name: str = "k3", **edits: Any) -> None:
+        body = deployment(name, self.namespace, **{"profileRef__name": self.profile, **edits})
+        self.api("POST", self.path(""), body)
+
+    def path(self, name: str, subresource: str = "") -> str:
+        base = f"/apis/umbra.dev/v1alpha1/namespaces/{self.namespace}/k3deployments"
+        return base + (f"/{name}" if name else "") + subresource
+
+    def edit(self, edits: dict[str, Any], name: str = "k3") -> None:
+        self.api("PATCH", self.path(name), {"spec": edited({}, edits)}, MERGE)
+
+    def get(self, name: str = "k3") -> dict[str, Any]:
+        return self.api("GET", self.path(name))
+
+    def conditions(self, name: str = "k3") -> dict[str, dict[str, Any]]:
+        return {each["type"]: each for each in self.get(name).get("status", {}).get("conditions", ())}
+
+    def ready(self, name: str = "k3") -> bool:
+        body = self.get(name)
+        fresh = body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+        return fresh and self.conditions(name).get("Ready", {}).get("status") == "True"
+
+    def says(self, kind: str, status: str, reason: str, name: str = "k3") -> Callable[[], bool]:
+        def check() -> bool:
+            found = self.conditions(name).get(kind, {})
+            return (found.get("status"), found.get("reason")) == (status, reason)
+
+        return check
+
+    def children(self, plural: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api("GET", f"/api/v1/namespaces/{self.namespace}/{plural}")["items"]
+        return found
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return {pod["metadata"]["name"]: pod for pod in self.children("pods")}
+
+    def versions(self) -> dict[str, str]:
+        """Uid and resourceVersion of everything here."""
+        bodies = [*self.children("pods"), *self.children("services"), *self.api("GET", self.path(""))["items"]]
+        return {body["metadata"]["uid"]: body["metadata"]["resourceVersion"] for body in bodies}
+
+
+def eventually(check: Callable[[], bool], what: str, seconds: float = 25) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def node(crds: ControlPlane) -> Iterator[NodeAgent]:
+    """A node for the pods of this module."""
+    with NodeAgent(crds) as agent:
+        yield agent
+
+
+class Operators:
+    """Starts and stops the operator; one runs at a time."""
+
+    def __init__(self, config: Path, folder: Path) -> None:
+        self._config = config
+        self._log = folder / "operator.log"
+        self.running = OperatorProcess(config, self._log)
+
+    def restart(self) -> None:
+        self.running.stop()
+        self.running = OperatorProcess(self._config, self._log)
+
+    def tail(self) -> str:
+        return self._log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="module")
+def operators(crds: ControlPlane, node: NodeAgent, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operators]:
+    """The operator, with the chart's rights and no more."""
+    folder = tmp_path_factory.mktemp("operator")
+    crds.kubectl("create", "namespace", SYSTEM)
+    grant(crds)
+    operators = Operators(kubeconfig(crds, folder / "kubeconfig"), folder)
+    yield operators
+    operators.running.stop()
+
+
+@pytest.fixture
+def stack(operators: Operators, node: NodeAgent, crds: ControlPlane, namespace: str) -> Iterator[Stack]:
+    """A namespace where the operator works; at the end it must still run and the node must have had no trouble."""
+    stack = Stack(crds, namespace)
+    yield stack
+    assert operators.running.alive, operators.tail()
+    assert '"logger": "umbra_operator", "msg": "unexpected' not in operators.tail()
+    assert "unexpected; trying again" not in operators.tail(), operators.tail()
+    assert node.problems == []
+    for body in stack.api("GET", stack.path(""))["items"]:
+        stack.api("DELETE", stack.path(body["metadata"]["name"]))
+
+
+@pytest.fixture
+def serving(stack: Stack) -> Stack:
+    """One replica that serves."""
+    stack.add_profile()
+    stack.add()
+    eventually(stack.ready, "the first replica is ready")
+    return stack
+
+
+def test_from_nothing_to_ready(serving: Stack) -> None:
+    found = serving.conditions()
+    steps = ("ConfigValid", "PreflightPassed", "StoreReady", "EngineReady", "Available", "Ready")
+    assert {kind: found[kind]["status"] for kind in steps} == dict.fromkeys(steps, "True")
+    assert not {"Reconciling", "Stalled"} & set(found)
+    status = serving.get()["status"]
+    (pod,) = status["pods"]
+    assert (pod["name"], pod["ready"], pod["revision"], pod["epoch"][:5]) == (
+        "k3-0-0",
+        True,
+        status["revision"],
+        "epoch",
+    )
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    (service,) = serving.children("services")
+    assert service["spec"]["selector"] == {"umbra.dev/deployment": "k3"}
+    line = serving.control_plane.kubectl("-n", serving.namespace, "get", "k3", "--no-headers").split()
+    assert line[:5] == ["k3", "True", "Serving", "1", "1"]
+
+
+def test_a_steady_state_and_a_restart_of_the_operator_write_nothing(serving: Stack, operators: Operators) -> None:
+    time.sleep(1)
+    before, writes = serving.versions(), operators.running.writes()
+    time.sleep(15)
+    assert serving.versions() == before
+    assert operators.running.writes() == writes
+    operators.restart()
+    time.sleep(6)
+    assert operators.running.writes() == 0
+    assert serving.versions() == before
+
+
+def test_an_engine_edit_restarts_the_engine_inside_its_pod(serving: Stack) -> None:
+    before = serving.pods()["k3-0-0"]["metadata"]
+    serving.edit({"engine.contextLength": 8192})
+    eventually(serving.says("EngineReady", "False", "EngineRestarting"), "the restart is told")
+    eventually(serving.ready, "it is ready again")
+    after = serving.pods()["k3-0-0"]["metadata"]
+    assert after["uid"] == before["uid"]
+    document = json.loads(after["annotations"]["umbra.dev/launch"])
+    assert document["argv"][document["argv"].index("--context-length") + 1] == "8192"
+    assert (
+        document["revision"]
+        == after["annotations"]["umbra.dev/revision"]
+        != before["annotations"]["umbra.dev/revision"]
+    )
+
+
+def test_two_replicas_restart_one_after_the_other(stack: Stack) -> None:
+    stack.add_profile()
+    stack.add(replicas=2)
+    eventually(stack.ready, "both are ready")
+    stack.edit({"engine.contextLength": 8192})
+    fewest = 2
+
+    def done() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, sum(_is_ready(pod) for pod in stack.pods().values()))
+        return stack.ready()
+
+    eventually(done, "both run the new revision")
+    assert fewest == 1
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
+
+
+def test_a_larger_store_replaces_the_pod_under_the_next_attempt(serving: Stack) -> None:
+    serving.edit({"cache.dram.size": "2Gi"})
+    eventually(lambda: set(serving.pods()) == {"k3-0-1"} and serving.ready(), "the next attempt is ready")
+    (pod,) = serving.get()["status"]["pods"]
+    assert pod["name"] == "k3-0-1"
+
+
+def test_scaling_by_the_scale_subresource(serving: Stack) -> None:
+    kubectl = serving.control_plane.kubectl
+    kubectl("-n", serving.namespace, "scale", "k3/k3", "--replicas=3")
+    eventually(lambda: serving.ready() and len(serving.pods()) == 3, "three are ready")
+    kubectl("-n", serving.namespace, "scale", "k3/k3", "--replicas=1")
+    eventually(lambda: serving.ready() and set(serving.pods()) == {"k3-0-0"}, "the highest ordinals are gone")
+    kubectl("-n", serving.namespace, "scale", "k3/k3", "--replicas=0")
+    eventually(lambda: serving.ready() and not serving.pods(), "none is left")
+    assert serving.conditions()["Available"]["reason"] == "ScaledToZero"
+
+
+def test_without_its_profile_an_engine_goes_on_and_a_late_profile_is_found(stack: Stack) -> None:
+    stack.add()
+    eventually(stack.says("ConfigValid", "False", "ProfileNotFound"), "the missing profile is told")
+    assert "Stalled" in stack.conditions()
+    assert stack.pods() == {}
+    stack.add_profile()
+    eventually(stack.ready, "the late profile is used")
+    before = stack.pods()["k3-0-0"]["metadata"]
+    stack.api("DELETE", f"/apis/umbra.dev/v1alpha1/k3profiles/{stack.profile}")
+    eventually(stack.says("ConfigValid", "False", "ProfileNotFound"), "the deleted profile is told")
+    stack.edit({"engine.contextLength": 8192})
+    time.sleep(1)
+    after = stack.pods()["k3-0-0"]["metadata"]
+    assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"])
+    assert stack.conditions()["Available"]["status"] == "True"
+
+
+def test_deletion_takes_every_child_along(serving: Stack) -> None:
+    serving.api("DELETE", serving.path("k3"))
+    eventually(lambda: not serving.pods() and not serving.children("services"), "the children are gone")
+    with pytest.raises(Refused, match="404"):
+        serving.get()
+
+
+def test_a_new_object_of_the_same_name_starts_afresh(serving: Stack) -> None:
+    old = serving.pods()["k3-0-0"]["metadata"]["uid"]
+    serving.api("DELETE", serving.path("k3"))
+    serving.add()
+    eventually(
+        lambda: serving.ready() and old not in {p["metadata"]["uid"] for p in serving.pods().values()}, "anew", 40
+    )
+
+
+def test_a_foreign_service_is_told_never_touched_and_no_longer_in_the_way_once_gone(stack: Stack) -> None:
+    path = f"/api/v1/namespaces/{stack.namespace}/services"
+    foreign = {"metadata": {"name": "k3"}, "spec": {"ports": [{"port": 1}]}}
+    before = stack.api("POST", path, foreign)
+    stack.add_profile()
+    stack.add()
+    eventually(stack.says("ConfigValid", "False", "NameConflict"), "the conflict is told")
+    assert stack.api("GET", f"{path}/k3")["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert stack.pods() == {}
+    stack.api("DELETE", f"{path}/k3")
+    eventually(stack.ready, "the name is free", 45)
+
+
+def test_a_service_deleted_by_hand_comes_back(serving: Stack) -> None:
+    serving.api("DELETE", f"/api/v1/namespaces/{serving.namespace}/services/k3")
+    eventually(lambda: len(serving.children("services")) == 1, "the Service is back")
+
+
+def test_one_broken_object_does_not_stop_another_and_a_refusal_is_told(stack: Stack) -> None:
+    stack.add_profile()
+    stack.add("broken", placement={"tolerations": [{"operator": "Exists", "key": "k", "value": "not allowed"}]})
+    stack.add("well")
+    eventually(lambda: stack.ready("well"), "the other one is ready")
+    eventually(stack.says("ConfigValid", "False", "WriteRefused", "broken"), "the refusal is told")
+    assert "value must be empty" in stack.conditions("broken")["Ready"]["message"]
+
+
+def test_revoked_rights_and_their_return(serving: Stack, operators: Operators) -> None:
+    revoke(serving.control_plane)
+    try:
+        serving.edit({"replicas": 2})
+        time.sleep(4)
+        assert operators.running.alive
+        operators.restart()  # now its lists and watches are refused as well
+        time.sleep(16)
+        assert operators.running.alive
+        assert len(serving.pods()) == 1
+    finally:
+        grant(serving.control_plane)
+    eventually(lambda: serving.ready() and len(serving.pods()) == 2, "it goes on where it stood", 45)
+
+
+def test_a_missing_kind_and_its_return(serving: Stack, operators: Operators) -> None:
+    crds = serving.control_plane
+    before = serving.pods()["k3-0-0"]["metadata"]["uid"]
+    crds.kubectl("delete", "crd", "k3profiles.umbra.dev", "--timeout=20s")
+    try:
+        eventually(serving.says("ConfigValid", "False", "ProfileNotFound"), "the lost profile is told")
+    finally:
+        install_crds(crds)
+    serving.add_profile()
+    eventually(serving.ready, "the profile is back", 45)
+    assert serving.pods()["k3-0-0"]["metadata"]["uid"] == before
+    assert operators.running.alive
+
+
+def test_it_ends_at_once_when_told(operators: Operators) -> None:
+    assert operators.running.stop() < 5
+    operators.restart()
