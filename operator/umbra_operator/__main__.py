@@ -58,8 +58,10 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs until ``stop`` is set; a part that ends before that ends the process."""
+        kopf_runs = asyncio.Event()
         parts = [
-            self._events(stop),
+            self._events(kopf_runs),
+            self._keep_signals(kopf_runs, stop),
             self._resync(),
             self._poller.run(),
             *(self._work() for _ in range(self._settings.workers)),
@@ -76,8 +78,14 @@ class Operator:
             if error := task.exception():
                 raise error
 
-    async def _events(self, stop: asyncio.Event) -> None:
-        """Feeds the memory. kopf takes SIGTERM for itself, so its end by a signal is the end of the process."""
+    async def _keep_signals(self, kopf_runs: asyncio.Event, stop: asyncio.Event) -> None:
+        """Takes the signals back from kopf, which would wait 5 s for our tasks before it ends."""
+        await kopf_runs.wait()
+        _end_on_signals(stop)
+        await stop.wait()
+
+    async def _events(self, ready: asyncio.Event) -> None:
+        """Feeds the memory; sets ``ready`` once kopf runs."""
         namespaces = self._settings.namespaces
         await kopf.operator(
             registry=handlers.registry(self._memory, self._queue.add),
@@ -85,9 +93,8 @@ class Operator:
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
-            stop_flag=stop,
+            ready_flag=ready,
         )
-        stop.set()
 
     async def _work(self) -> None:
         """Takes keys for ever, once memory and answers are there: before that an absent pod proves nothing."""
@@ -180,12 +187,16 @@ def serve_metrics(settings: Settings) -> None:
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
 
-async def run(settings: Settings) -> None:
-    """Runs the operator until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
+def _end_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+
+
+async def run(settings: Settings) -> None:
+    """Runs the operator until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    _end_on_signals(stop)
     cluster = await KubeCluster.connect()
     logger.info("umbra-operator %s serves %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
     await Operator(settings, cluster).run(stop)

@@ -84,6 +84,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.queueing.error_delays = _Endless()
     settings.queueing.worker_limit = 16
     settings.queueing.idle_timeout = 1.0
+    settings.queueing.exit_timeout = 0.2
     return settings
 
 
