@@ -1,6 +1,6 @@
 """An annotation and an image patched together: is the annotation's file current when the new container starts?
 
-The agent relies on the answer (docs/decisions/0001): the file may be late, and waiting for the revision cures it.
+The agent relies on the answer (docs/decisions/0001): the file may be late, and following it cures that.
 `UMBRA_TRIALS` sets the number of patches; the note was written from 30.
 """
 
