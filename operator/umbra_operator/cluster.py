@@ -5,6 +5,7 @@ Every call is bounded in time, and every failure becomes one of the operator's o
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -198,7 +199,8 @@ async def load_configuration() -> client.Configuration:
         config.load_incluster_config(configuration)
     except config.ConfigException:
         try:
-            await config.load_kube_config(client_configuration=configuration)
+            # The client reads the variable once, when it is imported.
+            await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
         except (config.ConfigException, OSError) as error:
             raise errors.ClusterUnavailable(
                 f"no cluster: neither a service account nor a kubeconfig can be read ({error}); set KUBECONFIG"

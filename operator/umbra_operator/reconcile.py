@@ -1,7 +1,7 @@
 """The story on one screen: observe, plan, apply, status."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,14 +13,14 @@ from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
 from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, plan
 from umbra_operator.poll import Poller
-from umbra_operator.records import Key, Observed
+from umbra_operator.records import Key, Observed, controller_uid
 from umbra_operator.render import names
 from umbra_operator.status import status
 
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 30.0
-"""Until the next look at a Service that is in the way: Services are not watched."""
+"""Until the next look at an object that is in the way and not watched."""
 
 
 def utc_now() -> str:
@@ -47,15 +47,17 @@ class Reconciler:
         if observed is None:
             return None
         refused: errors.Refused | None = None
+        finding: Finding | None = None
         try:
             for action in self._plan(observed).actions:
                 await self._apply(key, action)
         except errors.Refused as error:
-            refused = error
+            refused, finding = error, Finding(Reason.WRITE_REFUSED, str(error))
+        except errors.SpecInvalid as error:
+            finding = Finding(Reason(error.reason), str(error))
         observed = self._memory.observe(key) or observed
         decided = self._plan(observed)
-        if refused:
-            decided = replace(decided, finding=Finding(Reason.WRITE_REFUSED, str(refused)))
+        decided = replace(decided, finding=finding or decided.finding)
         wanted = status(observed, decided, self._poller.agents(observed.pods), self._now())
         if wanted != observed.deployment.status:
             await self._write_status(observed, wanted)
@@ -81,7 +83,7 @@ class Reconciler:
         match action:
             case CreatePod(manifest):
                 logger.info("%s/%s: creating pod %s", namespace, name, manifest["metadata"]["name"])
-                self._memory.put_pod(await self._cluster.create(PODS, manifest))
+                self._memory.put_pod(await self._create(manifest))
             case DeletePod(pod, uid, version):
                 logger.info("%s/%s: deleting pod %s", namespace, name, pod)
                 await self._cluster.delete(PODS, namespace, pod, uid, version)
@@ -100,14 +102,31 @@ class Reconciler:
                 logger.info("%s/%s: applying %s %s", namespace, name, manifest["kind"], manifest["metadata"]["name"])
                 self._memory.put_service(await self._cluster.apply(SERVICES, manifest, names.MANAGER))
 
+    async def _create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Creates a pod, or finds the one of that name that is ours and was not seen yet.
+
+        Raises SpecInvalid when the name belongs to somebody else's pod.
+        """
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        try:
+            return await self._cluster.create(PODS, manifest)
+        except errors.Conflict:
+            held = await self._cluster.get(PODS, namespace, name)
+        if controller_uid(held["metadata"]) != controller_uid(manifest["metadata"]):
+            message = f"pod {name!r} exists and belongs to something else; delete it or rename this K3Deployment"
+            raise errors.SpecInvalid(Reason.NAME_CONFLICT, message)
+        return held
+
     async def _write_status(self, observed: Observed, wanted: dict[str, Any]) -> None:
         deployment = observed.deployment
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": "K3Deployment",
-            "metadata": {"namespace": deployment.namespace, "name": deployment.name, "uid": deployment.uid},
-            "status": wanted,
+        # A status subresource ignores a wrong uid, so only the version keeps this off a new object of the same name.
+        meta = {
+            "namespace": deployment.namespace,
+            "name": deployment.name,
+            "uid": deployment.uid,
+            "resourceVersion": deployment.resource_version,
         }
+        body = {"apiVersion": API_VERSION, "kind": "K3Deployment", "metadata": meta, "status": wanted}
         try:
             written = await self._cluster.apply(DEPLOYMENTS, body, names.MANAGER_STATUS, "status")
         except errors.Missing:

@@ -4,7 +4,7 @@ No cache holds raw bodies. With 10,000 pods that is the difference between tens 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -30,6 +30,8 @@ class DeploymentRecord:
     spec: K3DeploymentSpec | None
     problem: str | None
     status: Mapping[str, Any]
+    resource_version: str = field(compare=False)
+    """Version that was seen, for writes that must meet no other one."""
 
     @property
     def key(self) -> Key:
@@ -133,6 +135,7 @@ def deployment_record(body: Mapping[str, Any]) -> DeploymentRecord:
         spec=spec,
         problem=problem,
         status=body.get("status") or {},
+        resource_version=meta["resourceVersion"],
     )
 
 

@@ -14,9 +14,7 @@ def test_the_file_map_names_every_module_once() -> None:
         section = text.split(f"**`{folder}/`**")[1].split("**`")[0]
         named = Counter(re.findall(r"`([\w/]+\.py)`", section))
         modules = {
-            str(path.relative_to(ROOT / folder))
-            for path in (ROOT / folder).rglob("*.py")
-            if path.name != "__init__.py"
+            str(path.relative_to(ROOT / folder)) for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"
         }
         assert {name for name, times in named.items() if times > 1} == set()
         assert set(named) == modules

@@ -34,7 +34,7 @@ CALLS: dict[tuple[str, str], set[str]] = {
     ("umbra.dev", "k3deployments"): {"list", "watch"},
     ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
     ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
-    ("", "pods"): {"list", "watch", "create", "patch", "delete"},  # reconcile._apply
+    ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},  # reconcile._apply, _create
     ("", "services"): {"get", "create", "patch"},  # reconcile._know_service; apply creates what is absent
     ("", "namespaces"): {"list", "watch"},  # kopf
     ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},  # kopf

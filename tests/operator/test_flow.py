@@ -269,6 +269,17 @@ def test_a_foreign_service_is_told_never_touched_and_no_longer_in_the_way_once_g
     eventually(stack.ready, "the name is free", 45)
 
 
+def test_a_foreign_pod_is_told_and_never_touched(stack: Stack) -> None:
+    path = f"/api/v1/namespaces/{stack.namespace}/pods"
+    foreign = {"metadata": {"name": "k3-0-0"}, "spec": {"containers": [{"name": "a", "image": "example.test/a"}]}}
+    before = stack.api("POST", path, {**foreign, "spec": {**foreign["spec"], "schedulerName": "nobody"}})
+    stack.add_profile()
+    stack.add()
+    eventually(stack.says("ConfigValid", "False", "NameConflict"), "the conflict is told")
+    assert "pod 'k3-0-0' exists" in stack.conditions()["Ready"]["message"]
+    assert stack.api("GET", f"{path}/k3-0-0")["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
 def test_a_service_deleted_by_hand_comes_back(serving: Stack) -> None:
     serving.api("DELETE", f"/api/v1/namespaces/{serving.namespace}/services/k3")
     eventually(lambda: len(serving.children("services")) == 1, "the Service is back")

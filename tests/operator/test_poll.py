@@ -46,6 +46,14 @@ class Agent:
         return await answer if asyncio.iscoroutine(answer) else answer
 
 
+async def elsewhere(_: web.Request) -> web.Response:
+    return web.json_response(ENGINE)
+
+
+async def redirect(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/elsewhere")
+
+
 @pytest.fixture
 async def engine() -> AsyncIterator[Agent]:
     """The engine's agent, beside a store's agent that always answers well."""
@@ -54,7 +62,7 @@ async def engine() -> AsyncIterator[Agent]:
     for port, agent in agents.items():
         app = web.Application()
         app.router.add_get("/status", agent.handle)
-        app.router.add_get("/elsewhere", lambda _: web.json_response(ENGINE))
+        app.router.add_get("/elsewhere", elsewhere)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, ADDRESS, port).start()
@@ -117,7 +125,7 @@ BAD: dict[str, Answer] = {
     "incomplete": lambda _: web.json_response({"revision": "abc"}),
     "late": late,
     "an error": lambda _: web.Response(status=500),
-    "a redirect": lambda _: web.HTTPFound("/elsewhere"),
+    "a redirect": redirect,
 }
 
 
