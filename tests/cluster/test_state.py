@@ -12,7 +12,7 @@ def _recorded(path: Path) -> State:
     state = State.load(path)
     me = process.identify(os.getpid())
     assert me is not None
-    state.record("me", me, ["python"])
+    state.record("me", me, "identity")
     state.set("port", "1234")
     return state
 
@@ -22,13 +22,13 @@ def test_survives_in_the_file(tmp_path: Path) -> None:
     written = _recorded(path)
     read = State.load(path)
     assert read == written
-    assert read.runs("me", ["python"])
+    assert read.runs("me", "identity")
 
 
-def test_a_changed_command_line_does_not_run(tmp_path: Path) -> None:
+def test_another_identity_does_not_run(tmp_path: Path) -> None:
     state = _recorded(tmp_path / "state.json")
-    assert not state.runs("me", ["python", "--new-flag"])
-    assert not state.runs("other", ["python"])
+    assert not state.runs("me", "new flag")
+    assert not state.runs("other", "identity")
 
 
 def test_pids_of_another_boot_mean_nothing(tmp_path: Path) -> None:

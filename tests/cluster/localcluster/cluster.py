@@ -162,15 +162,15 @@ def _control_plane_and_node(where: Layout, state: State, binaries: toolchain.Bin
     _certify(settings)
     daemons.ensure("etcd", components.etcd(binaries.etcd, settings))
     daemons.ensure("apiserver", components.api_server(binaries.kube_apiserver, settings))
-    daemons.ensure("containerd", node.write_containerd(where, images.pause().tag))
+    daemons.ensure("containerd", *node.write_containerd(where, images.pause().tag))
     api_port = daemons.forward("api", f"{NODE_IP}:{_PORTS.api}")
     daemons.wait("containerd", lambda: images.reachable(where), START_SECONDS)
     for image in (images.pause(), images.base()):
         images.load(image, where)
     cluster = Cluster(where, binaries, NODE_IP, state)
     _control(cluster, settings, daemons, f"https://127.0.0.1:{api_port}")
-    daemons.ensure("kubelet", node.write_kubelet(binaries.kubelet, where, settings))
-    daemons.ensure("kube-proxy", node.write_proxy(binaries.kube_proxy, where, settings))
+    daemons.ensure("kubelet", *node.write_kubelet(binaries.kubelet, where, settings))
+    daemons.ensure("kube-proxy", *node.write_proxy(binaries.kube_proxy, where, settings))
     daemons.wait("the node", lambda: _node_ready(cluster), START_SECONDS)
     daemons.restart_forwards()
     return cluster

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import forward, network, probe, process
+from . import cache, forward, network, probe, process
 from .errors import ClusterError
 from .layout import MARK, Layout
 from .state import State
@@ -22,16 +22,17 @@ class Daemons:
         self._environment = {MARK: str(where.directory)}
         self._watched: list[str] = []
 
-    def ensure(self, name: str, argv: list[str]) -> bool:
-        """Start the process unless it runs with this very command line; True when it was started."""
+    def ensure(self, name: str, argv: list[str], *configuration: Path) -> bool:
+        """Start the process unless it runs with this very command line and configuration; True when it was started."""
         command = network.inside(self._namespace, argv) if self._namespace else argv
+        identity = cache.key(*command, *configuration)
         self._watched.append(name)
-        if self._state.runs(name, command):
+        if self._state.runs(name, identity):
             return False
         if old := self._state.processes.get(name):
             process.stop([old])
         started = process.daemon(command, self._layout.log(name), self._environment)
-        self._state.record(name, started, command)
+        self._state.record(name, started, identity)
         return True
 
     def forward(self, name: str, target: str, port: int = 0) -> int:
@@ -69,7 +70,7 @@ class Daemons:
             ]
             environment = {**self._environment, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
             started = process.daemon(argv, self._layout.log(key), environment, [listener.fileno()])
-        self._state.record(key, started, argv)
+        self._state.record(key, started, cache.key(*argv))
         self._state.set(key, f"{target} {number}")
         return number
 

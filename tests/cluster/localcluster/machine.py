@@ -10,7 +10,8 @@ from .progress import Progress
 
 API_ONLY = "or use `up --api-only`, which runs the control plane without a node"
 CGROUPS = Path("/sys/fs/cgroup")
-CNI_PLUGINS = Path("/usr/lib/cni")
+# Debian's place, then everybody else's.
+CNI_PLUGINS = next(filter(Path.is_dir, [Path("/usr/lib/cni"), Path("/opt/cni/bin")]), Path("/usr/lib/cni"))
 # 2 GB: images, logs and etcd of a local cluster.
 RUN_BYTES = 2 * 1024**3
 

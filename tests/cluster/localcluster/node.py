@@ -9,6 +9,9 @@ from .layout import NODE_IP, POD_RANGE, Layout
 from .machine import CNI_PLUGINS
 from .network import BRIDGE
 
+# Command line and configuration file of a daemon.
+Daemon = tuple[list[str], Path]
+
 _UNUSED_PLUGINS = (
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
@@ -19,8 +22,8 @@ _UNUSED_PLUGINS = (
 )
 
 
-def write_containerd(layout: Layout, pause_image: str) -> list[str]:
-    """Write containerd's configuration and the pod network's; return containerd's command line."""
+def write_containerd(layout: Layout, pause_image: str) -> Daemon:
+    """Write containerd's configuration and the pod network's, which containerd reads by itself when it changes."""
     folder = layout.directory
     network = {
         "cniVersion": "0.4.0",
@@ -68,11 +71,11 @@ conf_dir = "{folder / "cni"}"
 """
     path = folder / "containerd.toml"
     cache.write(path, configuration)
-    return ["containerd", f"--config={path}"]
+    return ["containerd", f"--config={path}"], path
 
 
-def write_kubelet(binary: Path, layout: Layout, settings: ControlPlaneSettings) -> list[str]:
-    """Issue the node's certificate, write kubelet's configuration; return kubelet's command line."""
+def write_kubelet(binary: Path, layout: Layout, settings: ControlPlaneSettings) -> Daemon:
+    """Issue the node's certificate and write kubelet's configuration."""
     folder = layout.directory
     kubeconfig = settings.kubeconfig("kubelet")
     if not kubeconfig.exists():
@@ -125,11 +128,11 @@ def write_kubelet(binary: Path, layout: Layout, settings: ControlPlaneSettings) 
         f"--node-ip={NODE_IP}",
         f"--root-dir={layout.kubelet_root}",
         f"--cert-dir={folder / 'kubelet-certs'}",
-    ]
+    ], path
 
 
-def write_proxy(binary: Path, layout: Layout, settings: ControlPlaneSettings) -> list[str]:
-    """Write kube-proxy's configuration; return its command line."""
+def write_proxy(binary: Path, layout: Layout, settings: ControlPlaneSettings) -> Daemon:
+    """Write kube-proxy's configuration."""
     kubeconfig = settings.kubeconfig("kube-proxy")
     if not kubeconfig.exists():
         settings.authority.issue("kube-proxy", "/CN=system:kube-proxy")
@@ -147,4 +150,4 @@ def write_proxy(binary: Path, layout: Layout, settings: ControlPlaneSettings) ->
     }
     path = layout.directory / "kube-proxy.json"
     cache.write(path, json.dumps(configuration, indent=1))
-    return [str(binary), f"--config={path}"]
+    return [str(binary), f"--config={path}"], path

@@ -1,7 +1,6 @@
 """What runs for a cluster: the record that `down` and the next `up` work from."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +19,8 @@ class State:
 
     path: Path
     processes: dict[str, Process] = field(default_factory=dict)
-    # Hash of the command line of each process: a changed one (new binary, new flag) means restart.
-    commands: dict[str, str] = field(default_factory=dict)
+    # What each process was started with, as a hash: a new binary, flag or configuration means restart.
+    identities: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -32,25 +31,25 @@ class State:
             if content["boot"] != boot_id():
                 return State(path)
             processes = {name: Process(pid, start) for name, (pid, start) in content["processes"].items()}
-            return State(path, processes, dict(content["commands"]), dict(content["values"]))
+            return State(path, processes, dict(content["identities"]), dict(content["values"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return State(path)
 
-    def runs(self, name: str, argv: Sequence[str]) -> bool:
-        """Whether the process `name` runs with exactly this command line."""
+    def runs(self, name: str, identity: str) -> bool:
+        """Whether the process `name` runs and was started with exactly this."""
         process = self.processes.get(name)
-        return process is not None and process.alive and self.commands.get(name) == cache.key(*argv)
+        return process is not None and process.alive and self.identities.get(name) == identity
 
-    def record(self, name: str, process: Process, argv: Sequence[str]) -> None:
+    def record(self, name: str, process: Process, identity: str) -> None:
         """Remember a process that was just started."""
         self.processes[name] = process
-        self.commands[name] = cache.key(*argv)
+        self.identities[name] = identity
         self._save()
 
     def forget(self, name: str) -> None:
         """Drop a process that was stopped."""
         self.processes.pop(name, None)
-        self.commands.pop(name, None)
+        self.identities.pop(name, None)
         self._save()
 
     def set(self, name: str, value: str) -> None:
@@ -62,7 +61,7 @@ class State:
         content = {
             "boot": boot_id(),
             "processes": {name: [process.pid, process.start] for name, process in self.processes.items()},
-            "commands": self.commands,
+            "identities": self.identities,
             "values": self.values,
         }
         cache.write(self.path, json.dumps(content, indent=1))
