@@ -73,6 +73,15 @@ def test_two_clusters_share_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {root.name for root in cgroups.roots(mine.name)}.isdisjoint(root.name for root in cgroups.roots(other.name))
 
 
+def test_clusters_of_two_caches_share_no_name_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for root in ("/one", "/two", str(Path("~root").expanduser() / ".cache/umbra")):
+        monkeypatch.setenv("UMBRA_CACHE", root)
+        names.add(layout.layout("").namespace)
+    assert len(names) == 3
+    assert "umbra" in names
+
+
 def test_the_last_cluster_puts_back_what_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, folder = tmp_path / "setting", tmp_path / "folder"
     setting.write_text("0\n")

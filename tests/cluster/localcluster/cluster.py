@@ -81,8 +81,15 @@ class Cluster:
         Lives until `down`; asking again for the same name and target answers with the same port while it runs.
         Raises ClusterError when a wished-for port is in use.
         """
+        return self._daemons().forward(name, target, port)
+
+    def run(self, name: str, argv: Sequence[str]) -> bool:
+        """Run a process beside the cluster until `down`; False when it already runs with this command line."""
+        return self._daemons().ensure(name, list(argv))
+
+    def _daemons(self) -> Daemons:
         namespace = self.layout.namespace if self.node_ip else None
-        return Daemons(self.layout, self._state, namespace).forward(name, target, port)
+        return Daemons(self.layout, self._state, namespace)
 
 
 def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -> Cluster:

@@ -1,6 +1,7 @@
 """Names and folders of one cluster. Two clusters with different names share nothing but the machine."""
 
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,4 +76,7 @@ def layout(name: str | None = None) -> Layout:
             f"{directory} is longer than {MAXIMUM_PATH} characters, too long for the sockets in it: "
             "point UMBRA_CACHE at a shorter path."
         )
-    return Layout(f"umbra{suffix}", directory, cache.root() / "log" / f"cluster{suffix}")
+    # Namespaces and cgroups are the machine's: only one cache may use the plain name, root's own.
+    plain = directory.parent == Path(pwd.getpwuid(0).pw_dir) / ".cache" / "umbra"
+    unique = "" if plain else f"-{cache.key(str(directory))[:6]}"
+    return Layout(f"umbra{suffix}{unique}", directory, cache.root() / "log" / f"cluster{suffix}")

@@ -130,6 +130,8 @@ def _signal(process: Process, number: signal.Signals) -> bool:
         signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return False
+    except PermissionError:
+        raise ClusterError(f"Process {process.pid} belongs to another user: run this as root.") from None
     finally:
         os.close(handle)
     return True

@@ -1,5 +1,6 @@
 """Taking a cluster down: everything that `up` made goes, after any kind of end."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -17,26 +18,40 @@ def clear(where: Layout) -> None:
 
     The caller holds `where.lock`. Raises ClusterError when something cannot be removed.
     """
-    state = State.load(where.state)
-    recorded = {name: each for name, each in state.processes.items() if each.alive}
-    if kubelet := recorded.pop("kubelet", None):
-        process.stop([kubelet])
-    process.kill(cgroups.processes(where.name))
-    _remove_shim_sockets(where)
+    # Without root there never was a node.
+    with_node = os.geteuid() == 0
+    recorded = {name: each for name, each in State.load(where.state).processes.items() if each.alive}
+    if with_node:
+        _kill_pods(where, recorded.pop("kubelet", None))
     # Nothing of theirs is kept, so they get no more time than a plain exit takes.
     process.stop(recorded.values(), grace_seconds=0.5)
     # What no record names: shims of containerd, and daemons of an `up` that was killed between start and record.
     process.kill(process.marked(MARK, str(where.directory)))
+    if with_node:
+        _remove_node(where)
+    shutil.rmtree(where.directory, ignore_errors=True)
+    if where.directory.exists():
+        raise ClusterError(f"{where.directory} could not be removed whole: look for mounts in it.")
+    if with_node:
+        host.forget_pods(where.directory, where.name)
+        host.release(where.name)
+
+
+def _kill_pods(where: Layout, kubelet: process.Process | None) -> None:
+    """Stop kubelet, which would start pods again, then every process of a pod."""
+    if kubelet:
+        process.stop([kubelet])
+    process.kill(cgroups.processes(where.name))
+    _remove_shim_sockets(where)
+
+
+def _remove_node(where: Layout) -> None:
+    """Remove mounts, network namespace and cgroups; nothing runs in them any more."""
     process.kill(cgroups.processes(where.name))
     _unmount(where.directory)
     network.remove(where.namespace)
     if left := cgroups.remove(where.name):
         raise ClusterError(f"The cgroup {left[0]} is still in use: see `cat {left[0]}/cgroup.procs`.")
-    shutil.rmtree(where.directory, ignore_errors=True)
-    if where.directory.exists():
-        raise ClusterError(f"{where.directory} could not be removed whole: look for mounts in it.")
-    host.forget_pods(where.directory, where.name)
-    host.release(where.name)
 
 
 def _remove_shim_sockets(where: Layout) -> None:
