@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import platform
 import tarfile
 import tempfile

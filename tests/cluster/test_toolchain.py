@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localcluster import cache, toolchain
+from localcluster import cache, golang, toolchain
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
@@ -21,11 +21,11 @@ def _module(folder: Path) -> Path:
 def test_a_new_lock_file_or_flag_means_a_new_folder(tmp_path: Path) -> None:
     source = _module(tmp_path / "module")
     packages = {"tool": "example.test/tool"}
-    first = toolchain.group_folder("tool", source, ["-trimpath"], packages)
-    assert toolchain.group_folder("tool", source, ["-trimpath"], packages) == first
-    assert toolchain.group_folder("tool", source, ["-race"], packages) != first
+    first = golang.folder("tool", source, ["-trimpath"], packages)
+    assert golang.folder("tool", source, ["-trimpath"], packages) == first
+    assert golang.folder("tool", source, ["-race"], packages) != first
     (source / "go.sum").write_text("changed")
-    assert toolchain.group_folder("tool", source, ["-trimpath"], packages) != first
+    assert golang.folder("tool", source, ["-trimpath"], packages) != first
 
 
 def test_version_flags_match_the_locked_module() -> None:
@@ -44,20 +44,20 @@ def test_builds_once_and_then_uses_the_binary(tmp_path: Path, monkeypatch: pytes
     # Go's own standard library need not be compiled again for this.
     (tmp_path / "cache" / "go-build").symlink_to(compiled)
     monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(toolchain, "COLD_BYTES", 0)
+    monkeypatch.setattr(golang, "COLD_BYTES", 0)
     source = _module(tmp_path / "module")
     (source / "main.go").write_text("package main\n\nfunc main() {}\n")
-    folder = toolchain._go("tool", source, [], {"tool": "."}, Progress())
+    folder = golang.build("tool", source, [], {"tool": "."}, Progress())
     binary = folder / "tool"
     before = binary.stat().st_mtime_ns
-    assert toolchain._go("tool", source, [], {"tool": "."}, Progress()) == folder
+    assert golang.build("tool", source, [], {"tool": "."}, Progress()) == folder
     assert binary.stat().st_mtime_ns == before
 
 
 @pytest.mark.apiserver
 def test_an_unreachable_module_proxy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(toolchain, "COLD_BYTES", 0)
+    monkeypatch.setattr(golang, "COLD_BYTES", 0)
     monkeypatch.setenv("GOPROXY", "http://127.0.0.1:1")
     with pytest.raises(ClusterError, match="module proxy cannot be reached"):
         toolchain.etcd(Progress())
@@ -67,14 +67,14 @@ def test_a_full_disk_is_told_before_the_build(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 1024**3))
     with pytest.raises(ClusterError, match=r"2\.0 GB free and the build needs 7"):
-        toolchain._go("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
+        golang.build("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
 
 
 def test_without_go_the_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match=r"Go 1\.26 or later"):
-        toolchain._go("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
+        golang.build("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
 
 
 def test_prebuilt_binaries_are_taken_from_kubebuilder_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
