@@ -9,7 +9,7 @@ import yaml
 from kubernetes.aio.client.models import V1Deployment
 
 from localcluster.controlplane import ControlPlane
-from product import CHART, CRDS, IMAGE, create, helm, template
+from product import CHART, CRDS, IMAGE, helm, template
 
 TAG = {"image.repository": "example.test/umbra-operator", "image.tag": "0.1.0"}
 MATRIX: dict[str, dict[str, Any]] = {
@@ -117,4 +117,5 @@ def test_the_api_server_takes_every_object(crds: ControlPlane) -> None:
         namespaced = body["kind"] in ("Deployment", "ServiceAccount")
         if namespaced:
             body["metadata"]["namespace"] = "default"
-        create(crds, body, "--dry-run=server", "--validate=strict")
+        apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"]
+        crds.kubectl(*apply, stdin=json.dumps(body))

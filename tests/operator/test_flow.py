@@ -126,6 +126,7 @@ def stack(operators: Operators, node: NodeAgent, crds: ControlPlane, namespace: 
     assert node.problems == []
     for body in stack.api("GET", stack.path(""))["items"]:
         stack.api("DELETE", stack.path(body["metadata"]["name"]))
+    crds.kubectl("delete", "k3p", stack.profile, "--ignore-not-found")
 
 
 @pytest.fixture
