@@ -20,6 +20,10 @@ help: ## Lists the targets
 up: python ## Starts a real local cluster with the whole product and restores a request from its store
 	@$(PYTHON) -m localstack up
 
+.PHONY: up-api
+up-api: $(VENV)/done ## Starts only a control plane and the operator: no root, no node, no engine
+	@$(BIN)/python -m localstack up --api-only
+
 .PHONY: down
 down: ## Stops the local cluster and removes everything that it left on the machine
 	@$(PYTHON) -m localstack down

@@ -12,7 +12,7 @@ from localcluster import cluster, toolchain
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
-from . import product, profile
+from . import apionly, product, profile
 from .engine import Answer, Engine, prompt
 
 PROMPT_TOKENS = 320
@@ -99,10 +99,14 @@ def main() -> int:
     """Runs one command; problems are one sentence on stderr and exit code 1."""
     parser = argparse.ArgumentParser(prog="localstack", description=__doc__)
     parser.add_argument("command", choices=["up", "down", "status"])
-    command = parser.parse_args().command
+    parser.add_argument("--api-only", action="store_true", help="up: a control plane without a node; needs no root")
+    arguments = parser.parse_args()
+    command = arguments.command
     progress = Progress(sys.stderr)
     try:
-        if command == "up":
+        if command == "up" and arguments.api_only:
+            apionly.up(progress)
+        elif command == "up":
             up(progress)
         elif command == "down":
             cluster.down(progress)
