@@ -89,9 +89,8 @@ def summary(stack: product.Stack, engine: Engine) -> None:
     print(f"  kubectl -n {product.NAMESPACE} get k3,pods")
     print(f"  kubectl -n {product.NAMESPACE} describe k3 {product.NAME}")
     patch = json.dumps({"spec": {"engine": {"maxRunningRequests": 2}}})
-    print(
-        f"  kubectl -n {product.NAMESPACE} patch k3 {product.NAME} --type merge -p '{patch}'   # engine restarts, cache stays"
-    )
+    print(f"  kubectl -n {product.NAMESPACE} patch k3 {product.NAME} --type merge -p '{patch}'")
+    print("     # restarts the engine in its pod; the cache stays")
     print("  make down\n", flush=True)
 
 
