@@ -56,12 +56,13 @@ generate: $(VENV)/done ## Writes CRDs and reference pages from the API models
 	@$(BIN)/python -m umbra_operator.codegen
 
 .PHONY: check
-check: $(VENV)/done ## Formatting, lint, types, import rules and generated files
+check: $(VENV)/done ## Formatting, lint, types, import rules, generated files, names and the file map
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy -p umbra_operator -p umbra_linker -p umbra_agent
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m umbra_operator.codegen --check
+	@$(BIN)/pytest --quiet --no-header tests/contract/test_tree.py tests/contract/test_architecture.py
 
 .PHONY: format
 format: $(VENV)/done ## Formats the code
