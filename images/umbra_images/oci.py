@@ -56,11 +56,11 @@ class Image:
         manifest, config = self._manifest(), self._config()
         descriptor = {"mediaType": f"{_MEDIA}.manifest.v1+json", "digest": _digest(manifest), "size": len(manifest)}
         # containerd names the image by the first annotation, other tools by the second.
-        references = [
-            {**descriptor, "annotations": {"io.containerd.image.name": name, f"{_REFERENCE}": name}}
-            for name in (self.tag, self.pinned)
-        ]
-        index = _json({"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": references})
+        reference = {
+            **descriptor,
+            "annotations": {"io.containerd.image.name": self.tag, _REFERENCE: self.tag.rpartition(":")[2]},
+        }
+        index = _json({"schemaVersion": 2, "mediaType": f"{_MEDIA}.index.v1+json", "manifests": [reference]})
         with tarfile.open(fileobj=out, mode="w|") as tar:
             _add(tar, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
             _add(tar, "index.json", index)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from umbra_images import oci
-from umbra_images.definitions import Builder
 
 from localcluster import images
 from localcluster.images import Image
+from umbra_images import oci
+from umbra_images.definitions import Builder
 
 
 def _bytes(image: Image) -> bytes:
@@ -41,8 +41,9 @@ def test_an_archive_is_a_valid_layout(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(_bytes(image))) as archive:
         contents = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
     index = json.loads(contents["index.json"])
-    names = {each["annotations"]["io.containerd.image.name"] for each in index["manifests"]}
-    assert names == {image.tag, image.pinned}
+    (named,) = index["manifests"]
+    assert named["annotations"]["io.containerd.image.name"] == image.tag
+    assert named["digest"] == image.digest
     manifest = json.loads(contents["blobs/" + index["manifests"][0]["digest"].replace(":", "/")])
     config = json.loads(contents["blobs/" + manifest["config"]["digest"].replace(":", "/")])
     assert config["config"]["Entrypoint"] == ["/bin/a"]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from . import cache
@@ -86,7 +87,7 @@ def reachable(layout: Layout) -> bool:
 
 
 def load(image: Image, layout: Layout) -> bool:
-    """Give the image to the cluster's containerd; False when it already has this very content."""
+    """Give the image to the cluster's containerd, by tag and by digest; False when it already has this very content."""
     ctr = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "images"]
     known = subprocess.run([*ctr, "ls", "-q", f"name=={image.pinned}"], capture_output=True, text=True, check=False)
     if image.pinned in known.stdout.split():
@@ -95,12 +96,16 @@ def load(image: Image, layout: Layout) -> bool:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as importer:
         assert importer.stdin is not None
         assert importer.stderr is not None
-        try:
-            with importer.stdin as out:
-                image.write(out)
-        except BrokenPipeError:
-            pass  # its own message is better than ours
+        # When containerd hangs up, its own message says more than ours.
+        with suppress(BrokenPipeError), importer.stdin as out:
+            image.write(out)
         message = importer.stderr.read().decode().strip()
     if importer.returncode != 0:
         raise ClusterError(f"containerd did not take {image.tag}: {message}")
+    # Last: this name tells the next call that the whole image is there.
+    tagged = subprocess.run(
+        [*ctr, "tag", "--force", image.tag, image.pinned], capture_output=True, text=True, check=False
+    )
+    if tagged.returncode != 0:
+        raise ClusterError(f"containerd did not name {image.pinned}: {tagged.stderr.strip()}")
     return True
