@@ -95,6 +95,17 @@ def test_a_pod_edit_replaces_one_pod_under_the_next_attempt() -> None:
     assert world.plan().actions == (), "the other one serves alone"
 
 
+def test_the_next_pod_waits_until_the_replaced_one_has_ended() -> None:
+    world = settled()
+    world.edit(spec(replicas=2, cache__dram__size="2Gi"))
+    for _ in range(2):
+        world.apply(world.plan().actions[0])
+    world.settle("k3-0-1")
+    assert world.plan().actions == (), "k3-0-0 still drains and holds its GPUs"
+    world.settle("k3-0-0")
+    assert kinds(world) == [("DeletePod", "k3-1-0")]
+
+
 def test_scaling_down_deletes_the_highest_ordinals() -> None:
     world = settled(3)
     world.edit(spec(replicas=1))
