@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .build import Environment
 from .cache import HERE
 from .client import EngineClient
+from .description import Environment
 from .processes import die_with_parent, free_port, start, stop_session, wait_for
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build import Environment
+from .description import Environment
 from .errors import EngineEnvironmentError
 from .processes import start, stop_session, wait_for
 

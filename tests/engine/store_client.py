@@ -1,0 +1,36 @@
+"""Runs inside the engine's Python: one page through a store, as an engine rank would do it. Prints JSON.
+
+usage: store_client.py ADDRESS
+"""
+
+import ctypes
+import json
+import os
+import random
+import sys
+
+import mori.umbp as umbp
+from mori.cpp import UMBPClient
+
+SIZE = 1 << 20
+
+
+def main() -> None:
+    """Register a shared buffer, put a random object, get it back elsewhere in the buffer and compare."""
+    process = umbp.UMBPStandaloneProcessConfig()
+    process.address, process.auto_start, process.startup_timeout_ms = sys.argv[1], False, 5000
+    config = umbp.UMBPConfig()
+    config.standalone_process = process
+    client = UMBPClient(config)
+    buffer = umbp.UMBPHostMemAllocator().alloc(4 * SIZE, umbp.UMBPHostBufferBacking.AnonymousShm)
+    registered = client.register_memory(buffer.ptr, buffer.mapped_size)
+    written = random.Random(1).randbytes(SIZE)
+    ctypes.memmove(buffer.ptr, written, SIZE)
+    put = client.put_from_ptr("page", buffer.ptr, SIZE)
+    got = client.get_into_ptr("page", buffer.ptr + 2 * SIZE, SIZE)
+    equal = ctypes.string_at(buffer.ptr + 2 * SIZE, SIZE) == written
+    seen = {"tmp": sorted(os.listdir("/tmp")), "shm": sorted(os.listdir("/dev/shm"))}  # noqa: PTH208
+    print(json.dumps({"registered": registered, "put": put, "got": got, "equal": equal} | seen))
+
+
+main()
