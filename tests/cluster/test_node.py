@@ -1,8 +1,6 @@
 """A real node: pods of the shape that the operator makes, Services, and repair after daemons died."""
 
 import json
-import os
-import signal
 import subprocess
 import time
 import urllib.request
@@ -12,7 +10,7 @@ import pytest
 
 from kubelet import NAME, container, pod
 from localcluster import cluster as local
-from localcluster import images, network
+from localcluster import images, network, process
 from localcluster.cluster import Cluster
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
@@ -146,8 +144,7 @@ def test_up_repairs_dead_daemons_and_pods_stay(cluster: Cluster, server: str) ->
     before = _started(cluster, server)
     port = cluster.forward("server", _service_address(cluster, server))
     state = State.load(cluster.layout.state)
-    for name in ("containerd", "kubelet", "apiserver", "forward-server"):
-        os.kill(state.processes[name].pid, signal.SIGKILL)
+    process.kill(state.processes[name] for name in ("containerd", "kubelet", "apiserver", "forward-server"))
     repaired = local.up(Progress(), NAME)
     repaired.kubectl("wait", f"pod/{server}", "--for=condition=Ready", "--timeout=60s")
     assert _started(repaired, server) == before
