@@ -35,7 +35,7 @@ class Poller:
         self._changed = changed
         self._answers: dict[str, Agents] = {}
         self._due: dict[str, float] = {}
-        self._silent: dict[str, int] = {}
+        self._silent: dict[str, tuple[int, int]] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def agents(self, pods: Iterable[PodRecord]) -> dict[str, Agents]:
@@ -85,11 +85,13 @@ class Poller:
 
     def _patiently(self, uid: str, answer: Agents) -> Agents:
         """The answer, its gaps filled from the last one: a single lost question must not look like a lost engine."""
-        silent = self._silent[uid] = 0 if answer.engine and answer.store else self._silent.get(uid, 0) + 1
-        last = self._answers.get(uid)
-        if last is None or silent >= PATIENCE:
-            return answer
-        return Agents(engine=answer.engine or last.engine, store=answer.store or last.store)
+        last, (engine, store) = self._answers.get(uid, Agents()), self._silent.get(uid, (0, 0))
+        engine, store = (0 if answer.engine else engine + 1), (0 if answer.store else store + 1)
+        self._silent[uid] = (engine, store)
+        return Agents(
+            engine=answer.engine or (last.engine if engine < PATIENCE else None),
+            store=answer.store or (last.store if store < PATIENCE else None),
+        )
 
 
 def _session() -> aiohttp.ClientSession:

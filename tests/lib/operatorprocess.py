@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,25 @@ from localcluster.controlplane import ControlPlane
 from product import IMAGE, ROOT, template
 
 SYSTEM = "umbra-system"
-RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "RoleBinding")
 
 
-def rights() -> list[dict[str, Any]]:
-    """The chart's service account, roles and bindings."""
-    return [body for body in template(IMAGE) if body["kind"] in RIGHTS]
+def rights(namespaces: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The chart's service account, roles and bindings for these namespaces, or for all."""
+    objects = template({**IMAGE, "namespaces": list(namespaces)})
+    return [body for body in objects if body["kind"] in RIGHTS]
 
 
-def grant(control_plane: ControlPlane) -> None:
+def grant(control_plane: ControlPlane, namespaces: Sequence[str] = ()) -> None:
     """Applies the chart's rights."""
-    control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights()))
+    control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights(namespaces)))
 
 
 def revoke(control_plane: ControlPlane) -> None:
     """Takes every right away; the account stays."""
-    control_plane.kubectl("delete", "clusterrolebinding", "-l", "app.kubernetes.io/instance=umbra")
+    chosen = ["-l", "app.kubernetes.io/instance=umbra"]
+    control_plane.kubectl("delete", "clusterrolebinding", *chosen)
+    control_plane.kubectl("delete", "rolebinding", "--all-namespaces", *chosen)
 
 
 def kubeconfig(control_plane: ControlPlane, path: Path) -> Path:
@@ -45,9 +49,9 @@ def kubeconfig(control_plane: ControlPlane, path: Path) -> Path:
 
 
 class OperatorProcess:
-    """A running operator."""
+    """A running operator; `variables` are added to its environment."""
 
-    def __init__(self, kubeconfig_path: Path, log: Path) -> None:
+    def __init__(self, kubeconfig_path: Path, log: Path, variables: Mapping[str, str] | None = None) -> None:
         (port,) = probe.free_ports(1)
         self._metrics = f"http://127.0.0.1:{port}/metrics"
         self.log = log
@@ -57,7 +61,7 @@ class OperatorProcess:
             "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'linker'}",
             "UMBRA_BIND": "127.0.0.1",
             "UMBRA_METRICS_PORT": str(port),
-            "UMBRA_RESYNC_SECONDS": "10",
+            **(variables or {}),
         }
         self._child: subprocess.Popen[bytes] = process.child([sys.executable, "-m", "umbra_operator"], log, environment)
 

@@ -7,10 +7,10 @@ import pytest
 from builders import deployment, profile, stored
 from localcluster.controlplane import ControlPlane
 from umbra_operator import errors
-from umbra_operator.cluster import DEPLOYMENTS, PODS, KubeCluster
+from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, KubeCluster
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
-from umbra_operator.reconcile import Reconciler
+from umbra_operator.reconcile import LOOK_AGAIN_SECONDS, Reconciler
 
 pytestmark = pytest.mark.apiserver
 
@@ -53,6 +53,18 @@ async def test_a_pod_of_ours_that_was_not_seen_yet_is_found_and_not_made_twice(
     assert [pod["metadata"]["name"] async for pod in door.list(PODS, namespace)] == ["k3-0-0"]
     assert (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["replicas"] == 1
     assert made["metadata"]["uid"]
+
+
+async def test_a_foreign_service_is_looked_at_again_until_it_is_gone(door: KubeCluster, namespace: str) -> None:
+    foreign = {"metadata": {"name": "k3", "namespace": namespace}, "spec": {"ports": [{"port": 1}]}}
+    held = (await door.create(SERVICES, foreign))["metadata"]
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    assert await passes.reconcile((namespace, "k3")) == LOOK_AGAIN_SECONDS
+    await door.delete(SERVICES, namespace, "k3", held["uid"], held["resourceVersion"])
+    assert await passes.reconcile((namespace, "k3")) is None
+    assert (await door.get(SERVICES, namespace, "k3"))["metadata"]["uid"] != held["uid"]
 
 
 async def test_an_object_that_is_gone_needs_nothing(door: KubeCluster, namespace: str) -> None:

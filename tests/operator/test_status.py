@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, NOW, World, edited, stored
-from umbra_operator.agents import Agents, EngineAgent, StoreAgent
+from umbra_operator.agents import Agents, EngineAgent, StoreAgent, engine_agent, store_agent
 from umbra_operator.api.v1alpha1 import K3DeploymentStatus
 from umbra_operator.render import names
 from umbra_operator.status import status
@@ -95,6 +95,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "ProfileNotFound",
         "local-v1",
         "ProfileNotFound",
+    ),
+    "no readable spec": (
+        lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"cache.dram.size": "lots"})),
+        "ConfigValid",
+        "False",
+        "SpecUnreadable",
+        "spec.cache.dram.size",
+        "SpecUnreadable",
     ),
     "no node": (
         pod_is(conditions=UNSCHEDULABLE, containerStatuses=[]),
@@ -262,8 +270,10 @@ def test_an_engine_that_is_not_serving_yet_is_not_ready_although_the_kubelet_sti
 
 def test_what_agents_say_fits_into_the_schema() -> None:
     world = settled()
-    answer = EngineAgent("r" * 64, None, "serving", 0, "x" * 512)
-    world.agents = {uid: Agents(answer, StoreAgent("e" * 64, "ready", None)) for uid in world.agents}
+    long = "x" * 4000
+    engine = {"revision": long, "wantedRevision": long, "state": long, "restarts": 0, "problem": long}
+    store = {"epoch": long, "state": long, "problem": long}
+    world.agents = {uid: Agents(engine_agent(engine), store_agent(store)) for uid in world.agents}
     K3DeploymentStatus.model_validate(of(world))
 
 
