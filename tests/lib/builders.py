@@ -113,6 +113,7 @@ class World:
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Replaces the spec."""
         self._generation += 1
+        self.spec = dict(spec)
         self.memory.put_deployment(stored({**deployment(), "spec": dict(spec)}, "d1", self._generation))
 
     def observe(self) -> Observed:

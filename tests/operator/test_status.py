@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, NOW, World, edited, stored
 from umbra_operator.agents import Agents, EngineAgent, StoreAgent, engine_agent, store_agent
 from umbra_operator.api.v1alpha1 import K3DeploymentStatus
+from umbra_operator.conditions import MEANINGS, REASONS, Reason, Type
 from umbra_operator.render import names
 from umbra_operator.status import status
 
@@ -315,5 +316,8 @@ def body_of(world: World, found: dict[str, Any]) -> dict[str, Any]:
     """The deployment as it is stored, with this status."""
     record = world.observe().deployment
     meta = {"name": NAME, "namespace": NAMESPACE, **({"deletionTimestamp": NOW} if record.deleting else {})}
-    spec = record.spec.dump() if record.spec else {}
-    return {**stored({"metadata": meta, "spec": spec}, "d1", record.generation), "status": copy.deepcopy(found)}
+    return {**stored({"metadata": meta, "spec": world.spec}, "d1", record.generation), "status": copy.deepcopy(found)}
+
+
+def test_every_condition_and_reason_has_its_line() -> None:
+    assert (set(MEANINGS), set(REASONS)) == (set(Type), set(Reason))
