@@ -58,7 +58,9 @@ def _args(environment: Environment) -> list[str]:
     """What the CPU needs, less the flags that the operator sets itself."""
     given = flags.parse(environment.engine_args)
     owned = flags.OWNED.keys() - flags.PROFILE_MAY_SET
-    return flags.join({flag: values for flag, values in given.items() if flag not in owned})
+    # Without it an idle scheduler takes half a core of a machine that has two.
+    wanted = {"--sleep-on-idle": (), **given}
+    return flags.join({flag: values for flag, values in wanted.items() if flag not in owned})
 
 
 def deployment(name: str, profile_name: str, environment: Environment) -> dict[str, Any]:
