@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kubelet import container, pod
+from kubelet import container, pod, reserved_name
 from localcluster import cgroups, host, process
 from localcluster import cluster as local
 from localcluster.layout import MARK, layout
@@ -18,12 +19,17 @@ from localcluster.progress import Progress
 
 pytestmark = pytest.mark.kubelet
 
-NAME = "gone"
+
+@pytest.fixture(scope="module")
+def name() -> Iterator[str]:
+    """Name of the cluster that comes and goes here."""
+    with reserved_name("gone") as chosen:
+        yield chosen
 
 
-def _machine() -> dict[str, object]:
+def _machine(name: str) -> dict[str, object]:
     """What a cluster could leave behind."""
-    where = layout(NAME)
+    where = layout(name)
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     mine: dict[str, object] = {
@@ -42,36 +48,36 @@ def _machine() -> dict[str, object]:
     if host.owners():
         return mine  # another cluster runs, and the machine stays changed for it
     shared = {
-        "sysctls": {name: host.sysctl(name) for name in host.SYSCTLS},
-        "folders": {name for name in host.FOLDERS if Path(name).exists()},
+        "sysctls": {each: host.sysctl(each) for each in host.SYSCTLS},
+        "folders": {each for each in host.FOLDERS if Path(each).exists()},
     }
     return mine | shared
 
 
-def _differences(before: dict[str, object]) -> dict[str, tuple[object, object]]:
-    after = _machine()
-    return {name: (before[name], after[name]) for name in before.keys() & after if before[name] != after[name]}
+def _differences(name: str, before: dict[str, object]) -> dict[str, tuple[object, object]]:
+    after = _machine(name)
+    return {part: (before[part], after[part]) for part in before.keys() & after if before[part] != after[part]}
 
 
-def test_down_leaves_nothing_of_a_cluster_with_running_pods() -> None:
-    before = _machine()
-    running = local.up(Progress(), NAME)
+def test_down_leaves_nothing_of_a_cluster_with_running_pods(name: str) -> None:
+    before = _machine(name)
+    running = local.up(Progress(), name)
     sidecar = container("sidecar", "/bin/sleep", "infinity", restartPolicy="Always")
     main = container("main", "/bin/sleep", "infinity", volumeMounts=[{"name": "memory", "mountPath": "/memory"}])
     body = pod("left", main, initContainers=[sidecar], volumes=[{"name": "memory", "emptyDir": {"medium": "Memory"}}])
     running.kubectl("apply", "-f", "-", stdin=json.dumps(body))
     running.kubectl("wait", "pod/left", "--for=condition=Ready", "--timeout=60s")
     running.forward("api-again", "10.244.0.1:6443")
-    local.down(Progress(), NAME)
-    assert _differences(before) == {}
-    local.down(Progress(), NAME)
-    assert _differences(before) == {}
+    local.down(Progress(), name)
+    assert _differences(name, before) == {}
+    local.down(Progress(), name)
+    assert _differences(name, before) == {}
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.5, 3.0])
-def test_down_cleans_up_after_an_up_that_was_killed(seconds: float) -> None:
-    before = _machine()
-    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": NAME}
+def test_down_cleans_up_after_an_up_that_was_killed(name: str, seconds: float) -> None:
+    before = _machine(name)
+    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": name}
     with subprocess.Popen(
         [sys.executable, "-m", "localcluster", "up"],
         env=environment,
@@ -80,13 +86,13 @@ def test_down_cleans_up_after_an_up_that_was_killed(seconds: float) -> None:
     ) as half:
         time.sleep(seconds)
         half.send_signal(signal.SIGKILL)
-    local.down(Progress(), NAME)
-    assert _differences(before) == {}
+    local.down(Progress(), name)
+    assert _differences(name, before) == {}
 
 
-def test_an_interrupted_up_cleans_up_by_itself() -> None:
-    before = _machine()
-    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": NAME}
+def test_an_interrupted_up_cleans_up_by_itself(name: str) -> None:
+    before = _machine(name)
+    environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": name}
     with subprocess.Popen(
         [sys.executable, "-m", "localcluster", "up"], env=environment, stderr=subprocess.PIPE, text=True
     ) as half:
@@ -95,14 +101,14 @@ def test_an_interrupted_up_cleans_up_by_itself() -> None:
         _, said = half.communicate(timeout=60)
     assert half.returncode == 130
     assert "interrupted" in said
-    assert _differences(before) == {}
+    assert _differences(name, before) == {}
 
 
-def test_the_control_plane_alone_comes_and_goes() -> None:
-    before = _machine()
-    running = local.up(Progress(), NAME, api_only=True)
+def test_the_control_plane_alone_comes_and_goes(name: str) -> None:
+    before = _machine(name)
+    running = local.up(Progress(), name, api_only=True)
     assert "default" in running.kubectl("get", "namespaces")
-    assert local.up(Progress(), NAME, api_only=True).kubectl("version")
+    assert local.up(Progress(), name, api_only=True).kubectl("version")
     assert running.node_ip is None
-    local.down(Progress(), NAME)
-    assert _differences(before) == {}
+    local.down(Progress(), name)
+    assert _differences(name, before) == {}

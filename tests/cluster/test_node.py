@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubelet import NAME, container, pod
+from kubelet import container, pod
 from localcluster import cluster as local
 from localcluster import images, network, process
 from localcluster.cluster import Cluster
@@ -140,22 +140,22 @@ def test_product_images_start_as_an_unprivileged_user(cluster: Cluster) -> None:
     cluster.kubectl("delete", "pod", "product")
 
 
-def test_up_repairs_dead_daemons_and_pods_stay(cluster: Cluster, server: str) -> None:
+def test_up_repairs_dead_daemons_and_pods_stay(cluster: Cluster, cluster_name: str, server: str) -> None:
     before = _started(cluster, server)
     port = cluster.forward("server", _service_address(cluster, server))
     state = State.load(cluster.layout.state)
     process.kill(state.processes[name] for name in ("containerd", "kubelet", "apiserver", "forward-server"))
-    repaired = local.up(Progress(), NAME)
+    repaired = local.up(Progress(), cluster_name)
     repaired.kubectl("wait", f"pod/{server}", "--for=condition=Ready", "--timeout=60s")
     assert _started(repaired, server) == before
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
         assert answer.status == 200
 
 
-def test_up_is_quick_when_all_is_well(cluster: Cluster) -> None:
+def test_up_is_quick_when_all_is_well(cluster: Cluster, cluster_name: str) -> None:
     pids = dict(State.load(cluster.layout.state).processes)
     start = time.monotonic()
-    local.up(Progress(), NAME)
+    local.up(Progress(), cluster_name)
     assert time.monotonic() - start < 5
     assert State.load(cluster.layout.state).processes == pids
 
