@@ -35,6 +35,8 @@ def argv(resolved: Resolved) -> list[str]:
         "--page-size": (str(PAGE_TOKENS),),
         "--enable-metrics": (),
         "--enable-cache-report": (),
+        # At "info" every probe and scrape is a line, and what matters is lost between them.
+        "--log-level-http": ("warning",),
         **flags.parse(resolved.profile.engine.args),
         **_typed(resolved),
         **flags.parse(resolved.spec.engine.extra_args if resolved.spec.engine else ()),
