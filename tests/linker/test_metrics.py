@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -67,3 +68,9 @@ def test_importing_a_module_imports_nothing_heavy(module: str) -> None:
     environment = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_metric_is_explained() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "linker.md"
+    text = page.read_text()
+    assert [metric.name for metric in METRICS if f"`{metric.name}`" not in text] == []
