@@ -1,27 +1,36 @@
 """The hooks into SGLang, and the proof that they are live.
 
 SGLang swallows a failing plugin and serves without it, so ``dead_hooks`` is asked by the linker's constructor. A hook
-that raises while it runs ends the scheduler: these only record numbers and pass on.
+that raises while it runs ends the scheduler, so these stay small.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+from .tree_core import RUST, TreeCore, ballot, settle
+
+logger = logging.getLogger(__name__)
 
 WRAPPER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper"
 TREE_CORE = "sglang.srt.mem_cache.unified_cache.tree_core_registry.select_tree_core_backend"
+FALLBACK = "sglang.srt.mem_cache.unified_cache.tree_core_registry._rust_fallback_reason"
 
 _seen: dict[str, Any] = {}
-"""What the hooks observed in this process: the replaced class and the tree core chosen."""
+"""What the hooks observed in this process: the replaced classes and functions, and the tree core that was settled."""
 
 
 def register_hooks() -> None:
     """Register all hooks with SGLang; it applies them right after."""
+    from sglang.srt.mem_cache.unified_cache import tree_core_registry
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     _seen["wrapper"] = _wrapper_class()
+    _seen["fallback"] = tree_core_registry._rust_fallback_reason
     HookRegistry.register(WRAPPER, _seen["wrapper"], HookType.REPLACE)
-    HookRegistry.register(TREE_CORE, _record_tree_core, HookType.AROUND)
+    HookRegistry.register(TREE_CORE, _settle_tree_core, HookType.AROUND)
+    HookRegistry.register(FALLBACK, _fallback_reason, HookType.AROUND)
 
 
 def dead_hooks() -> list[str]:
@@ -30,23 +39,62 @@ def dead_hooks() -> list[str]:
     Call it where the cache is being built: the tree core has been chosen by then.
     """
     from sglang.srt.mem_cache import unified_radix_cache
+    from sglang.srt.mem_cache.unified_cache import tree_core_registry
 
     dead = []
     if "wrapper" not in _seen or unified_radix_cache.UnifiedCacheLinkerWrapper is not _seen["wrapper"]:
         dead.append(WRAPPER)
     if "tree_core" not in _seen:
         dead.append(TREE_CORE)
+    # It runs only where Rust was asked for, so it cannot be asked whether it ran.
+    if tree_core_registry._rust_fallback_reason is _seen.get("fallback", tree_core_registry._rust_fallback_reason):
+        dead.append(FALLBACK)
     return dead
 
 
-def tree_core() -> str:
-    """Return the tree core that SGLang chose in this process, 'unknown' before that."""
-    return str(_seen.get("tree_core", "unknown"))
+def settled_tree_core() -> TreeCore:
+    """Return the core that the ranks settled on for the cache built last in this process.
+
+    Raises:
+        KeyError: before any cache was built.
+    """
+    settled: TreeCore = _seen["tree_core"]
+    return settled
 
 
-def _record_tree_core(original: Any, params: Any) -> Any:
-    _seen["tree_core"] = original(params)
-    return _seen["tree_core"]
+def _settle_tree_core(original: Any, params: Any) -> str:
+    _seen.pop("tree_core", None)
+    _seen.pop("reason", None)
+    chosen = original(params)
+    # Also where Rust was not asked for: a rank that stays away would leave its peers waiting.
+    settled = settle(chosen, _reduce_min(ballot(chosen), params), fallback=_seen.get("reason"))
+    _seen["tree_core"] = settled
+    group = params.tp_cache_group
+    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
+    log = logger.info if settled.core == settled.chosen else logger.warning
+    log("Umbra linker %s", settled.describe(rank, ranks))
+    return settled.core
+
+
+def _fallback_reason(original: Any, params: Any) -> str | None:
+    settled = _seen.get("tree_core")
+    if settled is not None and settled.core == RUST:
+        # SGLang asks again while it builds the core. The toolchain probe may time out then, on one rank alone.
+        return None
+    _seen["reason"] = original(params)
+    reason: str | None = _seen["reason"]
+    return reason
+
+
+def _reduce_min(values: tuple[int, int], params: Any) -> tuple[int, int]:
+    """Reduce over every group of the cache, in one order on all ranks."""
+    import torch
+
+    tensor = torch.tensor(values, dtype=torch.int)
+    for group in (params.attn_cp_cache_group, params.attn_tp_cache_group, params.tp_cache_group, params.pp_cache_group):
+        if group is not None and group.size() > 1:
+            torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MIN, group=group)
+    return int(tensor[0]), int(tensor[1])
 
 
 def _wrapper_class() -> type:

@@ -24,7 +24,7 @@ from sglang.srt.runtime_context import get_parallel
 
 from . import __version__
 from .guard import TESTED, require_hooks, require_tested
-from .hooks import dead_hooks, tree_core
+from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme
 from .metrics import LinkerMetrics
 from .planning import owned_pages
@@ -72,9 +72,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
                 "key_layout": str(KeyLayout.AUTO if self.scheme.shared_kv else KeyLayout.PER_RANK),
                 "kv_suffix": self.scheme.kv_suffix,
                 "tag": self.scheme.tag,
-                "tree_core": tree_core(),
             }
         )
+        self.metrics.tree_core(settled_tree_core())
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
 
     def _choose_scheme(self, parent_tag: str | None) -> KeyScheme:

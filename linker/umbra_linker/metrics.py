@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from .tree_core import TreeCore
+
 
 class Kind(StrEnum):
     """Prometheus' kinds of metric that we use."""
@@ -53,7 +55,11 @@ METRICS = (
     Metric("umbra_linker_read_bytes_total", Kind.COUNTER, "Bytes this rank restored.", "bytes", _PER_POOL),
     Metric(
         "umbra_linker_info", Kind.GAUGE, "Always 1; the labels say how this rank names its objects.", "",
-        ("rank", "version", "key_layout", "kv_suffix", "tag", "tree_core"),
+        ("rank", "version", "key_layout", "kv_suffix", "tag"),
+    ),
+    Metric(
+        "umbra_tree_core_info", Kind.GAUGE, "Always 1; the labels say the rank's tree core and who decided it.",
+        "", ("rank", "core", "chosen", "agreement"),
     ),
 )  # fmt: skip
 
@@ -118,6 +124,11 @@ class LinkerMetrics:
     def info(self, labels: Mapping[str, str]) -> None:
         """Publish what this rank is; ``labels`` without the rank."""
         self._metrics["umbra_linker_info"].labels(rank=self._rank, **labels).set(1)
+
+    def tree_core(self, settled: TreeCore) -> None:
+        """Publish the tree core that the ranks settled on."""
+        labels = {"core": settled.core, "chosen": settled.chosen, "agreement": str(settled.agreement)}
+        self._metrics["umbra_tree_core_info"].labels(rank=self._rank, **labels).set(1)
 
     def _count(self, name: str, amount: float, *labels: str) -> None:
         self._metrics[name].labels(self._rank, *labels).inc(amount)

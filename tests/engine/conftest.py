@@ -1,5 +1,5 @@
 """Fixtures of the tests with the real engine."""
 
-from engine_fixtures import engine_env, fork_launcher, kit_path, store
+from engine_fixtures import engine_env, fork_launcher, kit_path, rank_lab, store
 
-__all__ = ["engine_env", "fork_launcher", "kit_path", "store"]
+__all__ = ["engine_env", "fork_launcher", "kit_path", "rank_lab", "store"]

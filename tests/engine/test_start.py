@@ -20,10 +20,13 @@ def test_metrics_are_in_the_engines_own_exposition(
 ) -> None:
     engine = fork_launcher.launch(Launch(linker_arguments(store.address), path=kit_path), "metrics")
     engine.client.generate([5] * 80)
-    samples = engine.client.samples("umbra_linker_")
+    samples = engine.client.samples("umbra_")
     log = engine.log.read_text()
     engine.stop()
 
+    core = next(sample for sample in samples if sample.startswith("umbra_tree_core_info"))
+    assert 'core="rust"' in core
+    assert 'agreement="all_ranks"' in core
     names = {sample.split("{")[0] for sample in samples}
     for metric in METRICS:
         if metric.labels == ("rank",):
@@ -33,7 +36,6 @@ def test_metrics_are_in_the_engines_own_exposition(
     info = next(sample for sample in samples if sample.startswith("umbra_linker_info"))
     assert 'key_layout="Auto"' in info
     assert 'kv_suffix="cp0_pp0"' in info
-    assert 'tree_core="rust"' in info
     assert "key layout: kv cp0_pp0 (one copy for all tensor ranks)" in log
 
 

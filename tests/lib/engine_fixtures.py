@@ -16,6 +16,7 @@ import pytest
 from cpuengine import Environment, environment
 from cpuengine.launcher import ForkLauncher
 from cpuengine.store import Store, running_store
+from ranklab import RankLab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,15 @@ def fork_launcher(engine_env: Environment, tmp_path_factory: pytest.TempPathFact
     """A process that imported SGLang once; engines start from it in seconds."""
     with ForkLauncher(engine_env, tmp_path_factory.mktemp("engines")) as launcher:
         yield launcher
+
+
+@pytest.fixture(scope="session")
+def rank_lab(
+    engine_env: Environment, kit_path: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RankLab]:
+    """A process that imported SGLang once; ranks with the real tree and linker, but no model, start from it."""
+    with RankLab(engine_env, tmp_path_factory.mktemp("ranks"), kit_path) as lab:
+        yield lab
 
 
 @pytest.fixture

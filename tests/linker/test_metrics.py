@@ -19,7 +19,7 @@ def registry() -> prometheus_client.CollectorRegistry:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_follow_the_rules(metric: object) -> None:
-    assert re.fullmatch(r"umbra_linker_[a-z_]+", metric.name)
+    assert re.fullmatch(r"umbra_(linker|tree_core)_[a-z_]+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
     assert metric.labels[0] == "rank"
     assert metric.help.endswith(".")
@@ -58,7 +58,7 @@ def test_series_exist_at_zero_from_the_start(registry: prometheus_client.Collect
     assert registry.get_sample_value("umbra_linker_failed_loads_total", {"rank": "0"}) == 0
 
 
-@pytest.mark.parametrize("module", ["plugin", "metrics", "settings", "keys", "planning", "guard", "hooks"])
+@pytest.mark.parametrize("module", ["plugin", "metrics", "settings", "keys", "planning", "guard", "hooks", "tree_core"])
 def test_importing_a_module_imports_nothing_heavy(module: str) -> None:
     # SGLang chooses prometheus_client's mode after the plugin was imported, and the operator has no torch.
     script = (

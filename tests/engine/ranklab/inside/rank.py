@@ -1,0 +1,122 @@
+"""One rank of a group: gloo, SGLang's configuration and plugins, device pools of CPU tensors, the real cache.
+
+NOT genuine: no model and no scheduler. A test plays the scheduler's part and calls the cache as SGLang's does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+PAGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """This process among its peers."""
+
+    rank: int
+    size: int
+    group: Any
+    """gloo group of all ranks, None for one rank."""
+
+    @classmethod
+    @contextmanager
+    def join(cls, rank: int, size: int, store: str) -> Iterator[Rank]:
+        """Join the group that meets in the file ``store``, and load SGLang's plugins as an engine does."""
+        from sglang.srt.plugins import load_plugins
+
+        group = None
+        if size > 1:
+            torch.distributed.init_process_group(
+                "gloo", store=torch.distributed.FileStore(store, size), rank=rank, world_size=size
+            )
+            group = torch.distributed.group.WORLD
+        load_plugins()
+        yield cls(rank, size, group)
+
+
+@dataclass(slots=True)
+class Pools:
+    """The device pools of a KDA and MLA model."""
+
+    requests: Any
+    kv: Any
+    allocator: Any
+
+
+def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic") -> Any:
+    """Publish SGLang's configuration of this process, as its scheduler does; return the server arguments."""
+    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import publish as publish_arguments
+    from sglang.srt.server_args import prepare_server_args
+
+    argv = ["--model-path", os.environ["RANKLAB_MODEL"], "--device", "cpu", "--page-size", str(PAGE)]
+    argv += ["--attention-backend", "triton", "--skip-tokenizer-init", "--load-format", "dummy"]
+    argv += ["--max-mamba-cache-size", "32", "--mamba-radix-cache-strategy", "extra_buffer"]
+    argv += ["--tp-size", str(rank.size)]
+    if linker is not None:
+        argv += ["--enable-unified-cache-external-linker", "--unified-cache-external-linker-backend", backend]
+        argv += ["--unified-cache-external-linker-config", json.dumps(linker)]
+    arguments = prepare_server_args(argv)
+    publish_arguments(arguments, role="scheduler")
+    get_parallel().override_permanently(tp_rank=rank.rank, pp_rank=0)
+    return arguments
+
+
+def make_pools(rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: int = 4, draft: bool = False) -> Pools:
+    """Make pools for ``tokens`` tokens and ``states`` checkpoints; the last of ``layers`` layers is MLA."""
+    from sglang.srt.configs.mamba_utils import KimiLinearCacheParams, KimiLinearStateShape
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool
+
+    linear = list(range(layers - 1))
+    shape = KimiLinearStateShape.create(tp_world_size=rank.size, num_heads=heads, head_dim=32, conv_kernel_size=4)
+    requests = HybridReqToTokenPool(
+        size=16, mamba_size=states, mamba_spec_state_size=16, max_context_len=tokens, device="cpu",
+        enable_memory_saver=False, cache_params=KimiLinearCacheParams(shape=shape, layers=linear),
+        mamba_layer_ids=linear, enable_mamba_extra_buffer=True, enable_overlap_schedule=True,
+    )  # fmt: skip
+    kv = HybridLinearKVPool(
+        size=tokens, dtype=torch.bfloat16, page_size=PAGE, head_num=heads, head_dim=32,
+        full_attention_layer_ids=[layers - 1], device="cpu", mamba_pool=requests.mamba_pool, use_mla=True,
+        kv_lora_rank=256, qk_rope_head_dim=32,
+    )  # fmt: skip
+    allocator = PagedTokenToKVPoolAllocator(
+        size=tokens, page_size=PAGE, dtype=torch.bfloat16, device="cpu", kvcache=kv, need_sort=False
+    )
+    return Pools(requests, kv, allocator)
+
+
+def cache_parameters(rank: Rank, pools: Pools) -> Any:
+    """Return what SGLang's scheduler would say about the cache."""
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+
+    return CacheInitParams(
+        disable=False, req_to_token_pool=pools.requests, token_to_kv_pool_allocator=pools.allocator, page_size=PAGE,
+        tp_cache_group=rank.group, attn_tp_cache_group=rank.group, enable_mamba_extra_buffer=True,
+        chunked_prefill_size=8192,
+    )  # fmt: skip
+
+
+def make_cache(rank: Rank, pools: Pools, arguments: Any) -> Any:
+    """Build the tree cache through SGLang's own factory."""
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_tree_cache
+
+    worker = SimpleNamespace(
+        model_runner=SimpleNamespace(forward_stream=None), register_hicache_layer_transfer_counter=lambda counter: None
+    )
+    return create_tree_cache(
+        TreeCacheBuildContext(
+            server_args=arguments, params=cache_parameters(rank, pools), is_hybrid_swa=False, is_hybrid_ssm=True,
+            enable_hierarchical_cache=False, disable_radix_cache=False, tp_worker=worker, model_config=None,
+            tp_size=rank.size, tp_rank=rank.rank, tp_group=rank.group,
+        )
+    )  # fmt: skip
