@@ -29,7 +29,7 @@ def build(group: str, source: Path, flags: list[str], packages: dict[str, str], 
     """Build `packages` (executable name -> package) and return the folder that holds the executables."""
     target = folder(group, source, flags, packages)
     if not cache.complete(target):
-        go = _check_go()
+        go = check_go()
         _check_disk()
         log = cache.root() / "log" / f"build-{group}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,8 @@ def _check_result(code: int, output: str, log: Path, what: str) -> None:
     raise ClusterError(f"{what}: read {log}.")
 
 
-def _check_go() -> str:
+def check_go() -> str:
+    """The `go` command's path; raises ClusterError when it is missing or too old."""
     go = shutil.which("go")
     wanted = ".".join(map(str, MINIMUM))
     if go is None:

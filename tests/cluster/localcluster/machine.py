@@ -31,6 +31,13 @@ _PACKAGES = {
 
 def check(directory: Path, progress: Progress) -> None:
     """Raise ClusterError with the remedy when a node cannot run here; install missing packages."""
+    check_rights()
+    check_disk(directory)
+    install_packages(progress)
+
+
+def check_rights() -> None:
+    """Raise ClusterError when the system or this user's rights allow no node."""
     if os.uname().sysname != "Linux":
         raise ClusterError(f"A node needs Linux and this is {os.uname().sysname}: use a Linux machine.")
     if os.geteuid() != 0:
@@ -44,8 +51,6 @@ def check(directory: Path, progress: Progress) -> None:
         raise ClusterError(
             f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), {API_ONLY}."
         )
-    check_disk(directory)
-    install_packages(progress)
 
 
 def check_disk(directory: Path) -> None:

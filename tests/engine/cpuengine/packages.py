@@ -6,6 +6,7 @@ Nothing is resolved here: ``--no-deps --require-hashes --only-binary :all:``.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -69,13 +70,24 @@ def _install_uv(folder: Path) -> Path:
 
 def make_venv(root: Path) -> Path:
     """Create ``root/venv`` on Python 3.11 and return its interpreter."""
+    argv: list[str | Path] = [find_uv(), "venv", "-q", "-p", find_interpreter(), root / "venv"]
+    run(argv, problem="cannot make the engine's venv", env=uv_environment())
+    return root / "venv" / "bin" / "python"
+
+
+def find_interpreter() -> str:
+    """Return a Python that the locked wheels fit.
+
+    Raises:
+        EngineEnvironmentError: on another system or processor, or without Python 3.11.
+    """
+    if (where := (platform.system(), platform.machine())) != ("Linux", "x86_64"):
+        raise EngineEnvironmentError(f"amd-mori exists for Linux on x86_64 only, and this is {' on '.join(where)}")
     for interpreter in _INTERPRETERS:
         found = shutil.which(interpreter)
         # The native page hash is compiled, so the interpreter must come with its headers.
         if found and _has_headers(found):
-            argv: list[str | Path] = [find_uv(), "venv", "-q", "-p", found, root / "venv"]
-            run(argv, problem="cannot make the engine's venv", env=uv_environment())
-            return root / "venv" / "bin" / "python"
+            return found
     raise EngineEnvironmentError(
         "SGLang 0.5.23 needs Python 3.11 with its headers: install python3.11 and python3.11-dev"
     )

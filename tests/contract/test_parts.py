@@ -1,0 +1,30 @@
+"""A part that cannot run is never passed over in silence."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(("ci", "code", "outcome"), [("", 0, "1 skipped"), ("true", 1, "1 error")])
+def test_a_missing_part_is_named_and_fails_in_ci(tmp_path: Path, ci: str, code: int, outcome: str) -> None:
+    # Without a PATH there is no Go, hence no API server.
+    environment = {**os.environ, "PATH": str(tmp_path), "CI": ci}
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "tests/contract/test_rules.py::test_the_role_is_immutable",
+    ]
+    result = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stdout
+    assert re.search(rf"{outcome}|{outcome}s", result.stdout)
+    assert "parts that this machine cannot run" in result.stdout
+    assert "Go 1.26 or later" in result.stdout
