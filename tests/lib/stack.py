@@ -1,0 +1,73 @@
+"""One test's namespace as its user sees it: K3Deployments, a profile, and what they say."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from builders import deployment, edited, profile
+from localcluster.controlplane import ControlPlane
+from nodeagent import Api
+
+MERGE = "application/merge-patch+json"
+
+
+class Stack:
+    """One test's namespace, profile and K3Deployments."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self.control_plane = control_plane
+        self.namespace = namespace
+        self.profile = f"{namespace}-v1"
+        self.api = Api(control_plane)
+
+    def add_profile(self) -> None:
+        self.api("POST", "/apis/umbra.dev/v1alpha1/k3profiles", profile(self.profile))
+
+    def add(self, name: str = "k3", **edits: Any) -> None:
+        body = deployment(name, self.namespace, **{"profileRef__name": self.profile, **edits})
+        self.api("POST", self.path(""), body)
+
+    def path(self, name: str, subresource: str = "") -> str:
+        base = f"/apis/umbra.dev/v1alpha1/namespaces/{self.namespace}/k3deployments"
+        return base + (f"/{name}" if name else "") + subresource
+
+    def edit(self, edits: dict[str, Any], name: str = "k3") -> None:
+        self.api("PATCH", self.path(name), {"spec": edited({}, edits)}, MERGE)
+
+    def get(self, name: str = "k3") -> dict[str, Any]:
+        return self.api("GET", self.path(name))
+
+    def conditions(self, name: str = "k3") -> dict[str, dict[str, Any]]:
+        return {each["type"]: each for each in self.get(name).get("status", {}).get("conditions", ())}
+
+    def ready(self, name: str = "k3") -> bool:
+        body = self.get(name)
+        fresh = body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+        return fresh and self.conditions(name).get("Ready", {}).get("status") == "True"
+
+    def says(self, kind: str, status: str, reason: str, name: str = "k3") -> Callable[[], bool]:
+        def check() -> bool:
+            found = self.conditions(name).get(kind, {})
+            return (found.get("status"), found.get("reason")) == (status, reason)
+
+        return check
+
+    def children(self, plural: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api("GET", f"/api/v1/namespaces/{self.namespace}/{plural}")["items"]
+        return found
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return {pod["metadata"]["name"]: pod for pod in self.children("pods")}
+
+    def versions(self) -> dict[str, str]:
+        """Uid and resourceVersion of everything here."""
+        bodies = [*self.children("pods"), *self.children("services"), *self.api("GET", self.path(""))["items"]]
+        return {body["metadata"]["uid"]: body["metadata"]["resourceVersion"] for body in bodies}
+
+
+def eventually(check: Callable[[], bool], what: str, seconds: float = 25) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.1)
