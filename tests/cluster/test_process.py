@@ -83,3 +83,24 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     while child.alive and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not child.alive
+
+
+def test_ending_the_children_unblocks_a_thread_that_waits_for_one() -> None:
+    # In a process of its own: whatever else this one has started must live.
+    script = (
+        "import subprocess, threading\n"
+        "from localcluster import process\n"
+        "sleeper = subprocess.Popen(['sleep', '60'])\n"
+        "waiter = threading.Thread(target=sleeper.wait)\n"
+        "waiter.start()\n"
+        "process.end_children()\n"
+        "waiter.join(5)\n"
+        "print(sleeper.returncode)\n"
+    )
+    argv = [sys.executable, "-c", script]
+    result = subprocess.run(argv, env=_with_path(), capture_output=True, text=True, check=True, timeout=30)
+    assert result.stdout.strip() == "-15"
+
+
+def _with_path() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}

@@ -26,7 +26,10 @@ def folder(group: str, source: Path, flags: list[str], packages: dict[str, str])
 
 
 def build(group: str, source: Path, flags: list[str], packages: dict[str, str], progress: Progress) -> Path:
-    """Build `packages` (executable name -> package) and return the folder that holds the executables."""
+    """Build `packages` (executable name -> package) and return the folder that holds the executables.
+
+    Of several packages each executable's name must be the last part of its package's path.
+    """
     target = folder(group, source, flags, packages)
     if not cache.complete(target):
         go = check_go()
@@ -42,11 +45,14 @@ def build(group: str, source: Path, flags: list[str], packages: dict[str, str], 
                 said = listing.stderr.decode()
                 log.write_text(said)
                 _check_result(listing.returncode, said, log, "The Go modules could not be fetched")
-            for name, package in packages.items():
-                with progress.step(f"go-build-{name}", f"{group}: building {name}"), log.open("ab") as out:
-                    argv = [go, "build", "-p", "2", *flags, "-o", str(temporary / "bin" / name), package]
-                    built = subprocess.run(argv, cwd=source, env=_go_env(), stdout=out, stderr=out, check=False)
-                _check_result(built.returncode, log.read_text(), log, f"{name} could not be built")
+            # All in one call: while one program is linked, which takes one core, the next is compiled.
+            (temporary / "bin").mkdir()
+            output = f"{temporary}/bin/{next(iter(packages)) if len(packages) == 1 else ''}"
+            what = " and ".join(packages)
+            with progress.step(f"go-build-{group}", f"{group}: building {what}"), log.open("ab") as out:
+                argv = [go, "build", "-p", "2", *flags, "-o", output, *packages.values()]
+                built = subprocess.run(argv, cwd=source, env=_go_env(), stdout=out, stderr=out, check=False)
+            _check_result(built.returncode, log.read_text(), log, f"{what} could not be built")
 
         cache.build(target, make)
     return target / "bin"

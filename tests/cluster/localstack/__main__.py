@@ -1,19 +1,19 @@
 """``python3 -m localstack up|down|status|request``: what ``make up`` and ``make down`` do."""
 
 import argparse
-import concurrent.futures
 import json
 import sys
 import time
 
 import cpuengine
 from figures import Figure, report
-from localcluster import cluster, toolchain
+from localcluster import cluster
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 from . import apionly, product, profile
 from .engine import Answer, Engine, prompt
+from .prepare import prepare
 
 PROMPT_TOKENS = 320
 
@@ -21,11 +21,7 @@ PROMPT_TOKENS = 320
 def up(progress: Progress) -> None:
     """From nothing to a token restored from the store."""
     began = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        # One waits for downloads while the other compiles, so both together take little longer than one.
-        environment = pool.submit(cpuengine.environment)
-        toolchain.kubernetes(progress)
-        built = environment.result()
+    built = prepare(progress)
     running = cluster.up(progress)
     stack = product.install(running, built, progress)
     applied = time.monotonic()

@@ -51,9 +51,8 @@ class Stack:
 
 def install(cluster: Cluster, environment: Environment, progress: Progress) -> Stack:
     """Images, chart and profile; installing again changes only what differs."""
-    with progress.step("images", "making the operator and kit images"):
-        builder = definitions.Builder(images.layers())
-        operator, kit = builder.operator(), builder.kit()
+    with progress.step("images", "giving the images to the node"):
+        operator, kit = images.operator(), images.kit()
         for image in (operator, kit, images.base()):
             cluster.load(image)
     repository, _, tag = operator.tag.rpartition(":")

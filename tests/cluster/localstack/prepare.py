@@ -1,0 +1,37 @@
+"""What a machine needs before a cluster starts: free checks first, then everything that is built, at the same time."""
+
+import concurrent.futures
+
+import cpuengine
+from cpuengine.packages import find_interpreter
+from localcluster import golang, images, machine, process, toolchain
+from localcluster.layout import layout
+from localcluster.progress import Progress
+
+
+def prepare(progress: Progress) -> cpuengine.Environment:
+    """Builds Kubernetes, the images and the engine's environment; quick when all are there.
+
+    One waits for downloads while another compiles, so together they take little longer than the longest.
+    The first failure ends the others. Raises ClusterError or EngineEnvironmentError.
+    """
+    machine.check(layout().directory, progress)
+    golang.check_go()
+    find_interpreter()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        environment = pool.submit(cpuengine.environment)
+        others = [pool.submit(toolchain.kubernetes, progress), pool.submit(_images, progress)]
+        try:
+            for built in concurrent.futures.as_completed([environment, *others]):
+                built.result()
+        except BaseException:
+            process.end_children()
+            raise
+        return environment.result()
+
+
+def _images(progress: Progress) -> None:
+    with progress.step("image-layers", "making the operator and kit images"):
+        images.base()
+        images.operator()
+        images.kit()

@@ -1,0 +1,57 @@
+"""A newcomer learns what is wrong before minutes of building, not after."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import cpuengine
+from localcluster import toolchain
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+from localstack import prepare
+
+_FIRST_FAILURE = """
+import subprocess
+from localcluster import golang, machine, toolchain
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+from localstack import prepare
+import cpuengine
+
+def unreachable():
+    raise cpuengine.EngineEnvironmentError("the registry cannot be reached")
+
+def endless(progress):
+    code = subprocess.run(["sleep", "60"], check=False).returncode
+    raise ClusterError(f"ended with {code}")
+
+machine.check = lambda directory, progress: None
+golang.check_go = prepare.find_interpreter = lambda: "there"
+prepare._images = lambda progress: None
+cpuengine.environment = unreachable
+toolchain.kubernetes = endless
+try:
+    prepare.prepare(Progress())
+except cpuengine.EngineEnvironmentError as error:
+    print(error)
+"""
+
+
+def test_missing_rights_are_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(*_: object) -> None:
+        pytest.fail("something was built")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(cpuengine, "environment", built)
+    monkeypatch.setattr(toolchain, "kubernetes", built)
+    with pytest.raises(ClusterError, match="needs root"):
+        prepare.prepare(Progress())
+
+
+def test_the_first_failure_ends_the_other_builds() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    argv = [sys.executable, "-c", _FIRST_FAILURE]
+    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=30)
+    assert result.stdout.strip() == "the registry cannot be reached"
