@@ -6,6 +6,8 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -14,13 +16,14 @@ import kopf
 from prometheus_client import make_wsgi_app
 
 from umbra_operator import __version__, errors, handlers, metrics
-from umbra_operator.cluster import DEPLOYMENTS, PODS, PROFILES, KubeCluster
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, PROFILES, KubeCluster, Resource
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.queue import WorkQueue
 from umbra_operator.reconcile import Reconciler
 from umbra_operator.records import Key
 from umbra_operator.render import names
+from umbra_operator.render.children import Facts
 from umbra_operator.settings import Settings
 
 logger = logging.getLogger("umbra_operator")
@@ -50,7 +53,7 @@ class Operator:
     def __init__(self, settings: Settings, cluster: KubeCluster) -> None:
         self._settings = settings
         self._cluster = cluster
-        self._memory = Memory()
+        self._memory = Memory(Facts(operator_namespace=settings.operator_namespace))
         self._queue: WorkQueue[Key] = WorkQueue()
         self._poller = Poller(self._memory.pods, self._queue.add)
         self._reconciler = Reconciler(cluster, self._memory, self._poller)
@@ -137,6 +140,9 @@ class Operator:
         delay = 0.5
         while True:
             try:
+                if not self._synced.is_set():
+                    served = await self._cluster.serves(POD_MONITORS)
+                    self._memory.facts = replace(self._memory.facts, pod_monitors=served)
                 changed = await self._list_all()
             except errors.UmbraError as error:
                 logger.warning("resync: %s; trying again in %.1f s", error, delay)
@@ -150,18 +156,32 @@ class Operator:
             else:
                 await self._poller.first()
             self._synced.set()
-            # All of them: what is not watched, such as Services, is read again too.
+            # All of them: what is not watched, such as Services, was read again too.
             for key in changed | set(self._memory.deployments):
                 self._queue.add(key)
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _list_all(self) -> set[Key]:
-        deployments, pods = [], []
+        deployments, pods, children = [], [], []
         for namespace in self._settings.namespaces or (None,):
             deployments += [body async for body in self._cluster.list(DEPLOYMENTS, namespace)]
             pods += [body async for body in self._cluster.list(PODS, namespace, names.LABEL_DEPLOYMENT)]
+            for kind, resource in CHILDREN.items():
+                children += [(kind, body) async for body in self._list_children(resource, namespace)]
         profiles = [body async for body in self._cluster.list(PROFILES)]
-        return self._memory.repair(deployments, profiles, pods)
+        return self._memory.repair(deployments, profiles, pods, children)
+
+    async def _list_children(self, resource: Resource, namespace: str | None) -> AsyncIterator[dict[str, Any]]:
+        """Objects with a deployment's label; none of a kind that the cluster does not have."""
+        if resource is POD_MONITORS and not self._memory.facts.pod_monitors:
+            return
+        try:
+            async for body in self._cluster.list(resource, namespace, names.LABEL_DEPLOYMENT):
+                yield body
+        except errors.Missing:
+            if resource is not POD_MONITORS:
+                raise
+            self._memory.facts = replace(self._memory.facts, pod_monitors=False)
 
 
 class _Quiet(WSGIRequestHandler):

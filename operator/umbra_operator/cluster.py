@@ -49,6 +49,15 @@ DEPLOYMENTS = Resource(f"/apis/{GROUP}/{VERSION}", "k3deployments")
 PROFILES = Resource(f"/apis/{GROUP}/{VERSION}", "k3profiles", namespaced=False)
 PODS = Resource("/api/v1", "pods")
 SERVICES = Resource("/api/v1", "services")
+POD_MONITORS = Resource("/apis/monitoring.coreos.com/v1", "podmonitors")
+CHILDREN: Mapping[str, Resource] = {
+    "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
+    "Service": SERVICES,
+    "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": Resource("/apis/policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": POD_MONITORS,
+}
+"""Kinds that a K3Deployment has one object of. Only PodMonitor is optional: not every cluster has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,8 @@ class Cluster(Protocol):
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """One object. Raises Missing."""
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates an object. Raises Conflict when the name is taken."""
+    async def create(self, resource: Resource, body: Mapping[str, Any], manager: str = "") -> dict[str, Any]:
+        """Creates an object whose fields ``manager`` owns. Raises Conflict when the name is taken."""
 
     async def apply(
         self, resource: Resource, body: Mapping[str, Any], manager: str, subresource: str | None = None
@@ -85,6 +94,9 @@ class Cluster(Protocol):
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
         """Deletes exactly that object in that version. Raises Conflict when it is another one by now."""
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the cluster has that kind."""
 
 
 class KubeCluster:
@@ -123,9 +135,10 @@ class KubeCluster:
         """One object. Raises Missing."""
         return await self._request("GET", resource.path(namespace, name))
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates an object. Raises Conflict when the name is taken."""
-        return await self._request("POST", resource.path(body["metadata"]["namespace"]), body=body)
+    async def create(self, resource: Resource, body: Mapping[str, Any], manager: str = "") -> dict[str, Any]:
+        """Creates an object whose fields ``manager`` owns. Raises Conflict when the name is taken."""
+        query = {"fieldManager": manager} if manager else {}
+        return await self._request("POST", resource.path(body["metadata"]["namespace"]), query=query, body=body)
 
     async def apply(
         self, resource: Resource, body: Mapping[str, Any], manager: str, subresource: str | None = None
@@ -150,6 +163,14 @@ class KubeCluster:
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         await self._request("DELETE", resource.path(namespace, name), body=body)
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the cluster has that kind."""
+        try:
+            found = await self._request("GET", resource.prefix)
+        except errors.Missing:
+            return False
+        return any(each["name"] == resource.plural for each in found.get("resources") or ())
 
     async def _request(
         self,

@@ -13,6 +13,8 @@ class Type(StrEnum):
     PREFLIGHT_PASSED = "PreflightPassed"
     STORE_READY = "StoreReady"
     ENGINE_READY = "EngineReady"
+    CACHE_AWARE_ROUTING = "CacheAwareRouting"
+    DISRUPTION_PROTECTED = "DisruptionProtected"
     AVAILABLE = "Available"
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -24,6 +26,10 @@ MEANINGS: Mapping[Type, str] = {
     Type.PREFLIGHT_PASSED: "Every pod's node offers what the profile requires.",
     Type.STORE_READY: "Every pod's store answers. False means cache misses, never failed requests.",
     Type.ENGINE_READY: "Every engine serves.",
+    Type.CACHE_AWARE_ROUTING: "Present, and False, only with several replicas: each has a store of its own, and "
+    "nothing sends a conversation back to the replica that holds its pages. A warning: nothing else depends on it.",
+    Type.DISRUPTION_PROTECTED: "A PodDisruptionBudget keeps a node drain from stopping more replicas than "
+    "spec.rollout.maxUnavailable. A warning: nothing else depends on it.",
     Type.AVAILABLE: "At least one replica serves.",
     Type.READY: "All replicas serve at the wanted revision.",
     Type.RECONCILING: "Present only while the operator works toward the spec.",
@@ -58,6 +64,9 @@ class Reason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     ENGINE_RESTARTING = "EngineRestarting"
     AGENT_SILENT = "AgentSilent"
+    NO_CACHE_AWARE_ROUTING = "NoCacheAwareRouting"
+    BUDGET_IN_PLACE = "BudgetInPlace"
+    NO_BUDGET = "NoBudget"
     SERVING = "Serving"
     NO_REPLICA_SERVES = "NoReplicaServes"
     SCALED_TO_ZERO = "ScaledToZero"
@@ -91,6 +100,11 @@ REASONS: Mapping[Reason, str] = {
     Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
     Reason.AGENT_SILENT: "An agent of a pod that serves does not answer the operator; allow it to reach port 9600.",
+    Reason.NO_CACHE_AWARE_ROUTING: "The Service spreads requests over replicas whose stores share nothing, so hits "
+    "divide by their number. Send a conversation always to the same replica, or use one replica.",
+    Reason.BUDGET_IN_PLACE: "Nothing to do.",
+    Reason.NO_BUDGET: "No budget can help: with so few replicas it would block every drain for ever. "
+    "A drain stops the service; docs/howto/node-maintenance.md has the steps.",
     Reason.SERVING: "Nothing to do.",
     Reason.NO_REPLICA_SERVES: "No replica serves; the conditions above say why.",
     Reason.SCALED_TO_ZERO: "spec.replicas is 0.",

@@ -5,17 +5,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from umbra_operator.records import (
+    ChildRecord,
     DeploymentRecord,
     Key,
     Observed,
     PodRecord,
     ProfileRecord,
-    ServiceRecord,
+    child_record,
     deployment_record,
     pod_record,
     profile_record,
-    service_record,
 )
+from umbra_operator.render.children import Facts
 
 
 class Memory:
@@ -24,11 +25,12 @@ class Memory:
     Every ``put`` and ``drop`` returns the keys that the change concerns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, facts: Facts | None = None) -> None:
+        self.facts = facts or Facts()
         self.deployments: dict[Key, DeploymentRecord] = {}
         self.profiles: dict[str, ProfileRecord] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = defaultdict(dict)
-        self._services: dict[Key, ServiceRecord] = {}
+        self._children: dict[Key, dict[str, ChildRecord]] = defaultdict(dict)
 
     def put_deployment(self, body: Mapping[str, Any]) -> set[Key]:
         """A K3Deployment was added or changed; seeing the operator's own status again concerns nobody."""
@@ -83,18 +85,19 @@ class Memory:
         del self._pods[record.key][record.name]
         return {record.key}
 
-    def put_service(self, body: Mapping[str, Any]) -> None:
-        """A Service was read or applied."""
-        record = service_record(body)
-        self._services[(record.namespace, record.name)] = record
+    def put_child(self, kind: str, body: Mapping[str, Any]) -> ChildRecord:
+        """A child was read or written."""
+        record = child_record(kind, body)
+        self._children[record.key][kind] = record
+        return record
 
-    def drop_service(self, key: Key) -> None:
-        """A Service is known to be absent."""
-        self._services.pop(key, None)
+    def drop_child(self, key: Key, kind: str) -> None:
+        """A child is known to be absent."""
+        self._children.get(key, {}).pop(kind, None)
 
-    def service_of(self, key: Key) -> ServiceRecord | None:
-        """What is remembered of a deployment's Service."""
-        return self._services.get(key)
+    def children_of(self, key: Key) -> tuple[ChildRecord, ...]:
+        """What is remembered of a deployment's children."""
+        return tuple(self._children.get(key, {}).values())
 
     def pods(self) -> Iterable[PodRecord]:
         """Every pod of every deployment."""
@@ -105,31 +108,36 @@ class Memory:
         deployment = self.deployments.get(key)
         if deployment is None:
             self._pods.pop(key, None)
-            self._services.pop(key, None)
+            self._children.pop(key, None)
             return None
         profile = self.profiles.get(deployment.spec.profile_ref.name) if deployment.spec else None
         pods = tuple(self._pods.get(key, {}).values())
-        return Observed(deployment=deployment, profile=profile, pods=pods, service=self._services.get(key))
+        return Observed(deployment, profile, pods, self.children_of(key), self.facts)
 
     def repair(
         self,
         deployments: Iterable[Mapping[str, Any]],
         profiles: Iterable[Mapping[str, Any]],
         pods: Iterable[Mapping[str, Any]],
+        children: Iterable[tuple[str, Mapping[str, Any]]] = (),
     ) -> set[Key]:
-        """Replaces everything by full lists; returns the keys where memory and cluster differed."""
+        """Replaces everything by full lists; returns the keys where memory and cluster differed.
+
+        ``children`` are (kind, object): they are not watched, so one that was deleted by hand comes back after this.
+        """
         before = (dict(self.deployments), dict(self.profiles), {key: dict(pods) for key, pods in self._pods.items()})
         self.deployments.clear()
         self.profiles.clear()
         self._pods.clear()
-        # Services are not watched: each is read again, so that one deleted by hand comes back.
-        self._services.clear()
+        self._children.clear()
         for body in deployments:
             self.put_deployment(body)
         for body in profiles:
             self.put_profile(body)
         for body in pods:
             self.put_pod(body)
+        for kind, body in children:
+            self.put_child(kind, body)
         changed = {key for key in self.deployments if before[0].get(key) != self.deployments[key]}
         changed |= set(before[0]) - set(self.deployments)
         changed |= {key for key in self._pods | before[2] if self._pods.get(key, {}) != before[2].get(key, {})}

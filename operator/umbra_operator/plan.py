@@ -9,11 +9,12 @@ from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord
 from umbra_operator.render import names
+from umbra_operator.render.budgets import min_available
+from umbra_operator.render.children import children
 from umbra_operator.render.engine import launch_document
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision, revision
-from umbra_operator.render.services import service
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,22 @@ class PatchPod:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply an object that the operator owns as a whole."""
+    """Create an object, or apply it over the one of ``uid``, which is ours."""
 
     manifest: Mapping[str, Any]
+    uid: str | None
 
 
-Action = CreatePod | DeletePod | PatchPod | Apply
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Delete an object of ours that the spec does not ask for any more."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+Action = CreatePod | DeletePod | PatchPod | Apply | Prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,8 @@ class Plan:
     """What the spec asks for; None when it cannot be told."""
     owned: tuple[PodRecord, ...]
     """Pods that this deployment owns."""
+    min_available: int = 0
+    """Replicas that the PodDisruptionBudget leaves serving; 0 means that there is none."""
 
 
 def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
@@ -87,10 +100,10 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     surplus = _surplus(deployment, owned)
     if finding or resolved is None or wanted is None:
         return Plan(surplus, finding, wanted, owned)
-    actions: list[Action] = [*_service(observed), *surplus, *_missing(deployment, resolved, wanted, owned)]
+    actions: list[Action] = [*_children(observed, resolved), *surplus, *_missing(deployment, resolved, wanted, owned)]
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents)
-    return Plan(tuple(actions), None, wanted, owned)
+    return Plan(tuple(actions), None, wanted, owned, min_available(resolved))
 
 
 def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:
@@ -112,10 +125,9 @@ def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revis
 
 
 def _name_conflict(observed: Observed) -> Finding | None:
-    held = observed.service
-    if held and held.owner_uid != observed.deployment.uid:
-        message = f"Service {held.name!r} exists and belongs to something else; delete it or rename this K3Deployment"
-        return Finding(Reason.NAME_CONFLICT, message)
+    for held in observed.children:
+        if held.owner_uid != observed.deployment.uid:
+            return Finding(Reason.NAME_CONFLICT, taken(held.kind, held.name))
     for stranger in observed.pods:
         if stranger.owner_uid != observed.deployment.uid and not stranger.deleting:
             message = (
@@ -125,11 +137,22 @@ def _name_conflict(observed: Observed) -> Finding | None:
     return None
 
 
-def _service(observed: Observed) -> list[Action]:
+def taken(kind: str, name: str) -> str:
+    """The sentence for a name that an object of somebody else holds."""
+    return f"{kind} {name!r} exists and belongs to something else; delete it or rename this K3Deployment"
+
+
+def _children(observed: Observed, resolved: Resolved) -> list[Action]:
+    """Objects that are missing or differ from what was applied last, and those that nothing asks for any more."""
     deployment = observed.deployment
-    manifest = service(deployment.name, deployment.namespace, deployment.uid)
-    content = manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]
-    return [] if observed.service and observed.service.content == content else [Apply(manifest)]
+    wanted = children(resolved, deployment.name, deployment.namespace, deployment.uid, observed.facts)
+    held = {child.kind: child for child in observed.children}
+    actions: list[Action] = []
+    for kind, manifest in wanted.items():
+        child = held.get(kind)
+        if child is None or child.content != manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]:
+            actions.append(Apply(manifest, child.uid if child else None))
+    return actions + [Prune(kind, child.name, child.uid) for kind, child in held.items() if kind not in wanted]
 
 
 def _surplus(deployment: DeploymentRecord, owned: Sequence[PodRecord]) -> tuple[DeletePod, ...]:

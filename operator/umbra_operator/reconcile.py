@@ -8,18 +8,18 @@ from typing import Any
 
 from umbra_operator import errors
 from umbra_operator.api.base import API_VERSION
-from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, Cluster
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, Cluster
 from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, plan
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, Prune, plan, taken
 from umbra_operator.poll import Poller
-from umbra_operator.records import Key, Observed, controller_uid
+from umbra_operator.records import ChildRecord, Key, Observed, controller_uid
 from umbra_operator.render import names
 from umbra_operator.status import status
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 30.0
+LOOK_AGAIN_SECONDS = 5.0
 """Until the next look at an object that is in the way and not watched."""
 
 
@@ -42,7 +42,7 @@ class Reconciler:
 
         Raises an UmbraError when the pass must be repeated.
         """
-        await self._know_service(key)
+        await self._look_at_strangers(key)
         observed = self._memory.observe(key)
         if observed is None:
             return None
@@ -68,15 +68,19 @@ class Reconciler:
     def _plan(self, observed: Observed) -> Plan:
         return plan(observed, self._poller.agents(observed.pods))
 
-    async def _know_service(self, key: Key) -> None:
-        """Looks at the Service until it is ours, so that nothing of somebody else is ever applied over."""
-        deployment, held = self._memory.deployments.get(key), self._memory.service_of(key)
-        if deployment is None or (held and held.owner_uid == deployment.uid):
-            return
+    async def _look_at_strangers(self, key: Key) -> None:
+        """Reads again what is in the way: it is not watched, and may be gone by now."""
+        deployment = self._memory.deployments.get(key)
+        for held in self._memory.children_of(key) if deployment else ():
+            if deployment and held.owner_uid != deployment.uid:
+                await self._read_child(key, held.kind)
+
+    async def _read_child(self, key: Key, kind: str) -> ChildRecord | None:
         try:
-            self._memory.put_service(await self._cluster.get(SERVICES, *key))
+            return self._memory.put_child(kind, await self._cluster.get(CHILDREN[kind], *key))
         except errors.Missing:
-            self._memory.drop_service(key)
+            self._memory.drop_child(key, kind)
+            return None
 
     async def _apply(self, key: Key, action: Action) -> None:
         namespace, name = key
@@ -98,9 +102,45 @@ class Reconciler:
                 meta = {"uid": uid, "resourceVersion": version, "annotations": dict(annotations)}
                 self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, {"metadata": meta}))
                 self._poller.hasten(uid)
-            case Apply(manifest):
-                logger.info("%s/%s: applying %s %s", namespace, name, manifest["kind"], manifest["metadata"]["name"])
-                self._memory.put_service(await self._cluster.apply(SERVICES, manifest, names.MANAGER))
+            case Apply(manifest, uid):
+                logger.info("%s/%s: applying %s", namespace, name, manifest["kind"])
+                await self._apply_child(key, manifest, uid)
+            case Prune(kind, child, uid):
+                logger.info("%s/%s: removing %s %s", namespace, name, kind, child)
+                await self._prune(key, kind, uid)
+
+    async def _apply_child(self, key: Key, manifest: Mapping[str, Any], uid: str | None) -> None:
+        """Applies over exactly the object of ``uid``, or creates one: nothing of somebody else is ever applied over."""
+        kind, resource = manifest["kind"], CHILDREN[manifest["kind"]]
+        try:
+            if uid:
+                body = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+                written = await self._cluster.apply(resource, body, names.MANAGER)
+            else:
+                written = await self._cluster.create(resource, manifest, names.MANAGER)
+        except (errors.Conflict, errors.Refused):
+            # Applying over another uid is a conflict when nothing holds the name, and refused when something does.
+            held = await self._read_child(key, kind)
+            if held and held.owner_uid != controller_uid(manifest["metadata"]):
+                raise errors.SpecInvalid(Reason.NAME_CONFLICT, taken(kind, held.name)) from None
+            if held is None or held.content != manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]:
+                raise
+        except errors.Missing:
+            if resource is not POD_MONITORS or await self._cluster.serves(resource):
+                raise
+            self._memory.facts = replace(self._memory.facts, pod_monitors=False)
+        else:
+            self._memory.put_child(kind, written)
+
+    async def _prune(self, key: Key, kind: str, uid: str) -> None:
+        """Deletes an object of ours in the version that is there now: its status is written by others."""
+        try:
+            body = await self._cluster.get(CHILDREN[kind], *key)
+            if body["metadata"]["uid"] == uid:
+                await self._cluster.delete(CHILDREN[kind], *key, uid, body["metadata"]["resourceVersion"])
+        except errors.Missing:
+            pass
+        self._memory.drop_child(key, kind)
 
     async def _create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Creates a pod, or finds the one of that name that is ours and was not seen yet.
@@ -110,11 +150,16 @@ class Reconciler:
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         try:
             return await self._cluster.create(PODS, manifest)
+        except errors.Refused:
+            # One cause is a ServiceAccount deleted by hand, which is not watched: the next pass makes sure of it.
+            self._memory.drop_child(
+                (namespace, manifest["metadata"]["labels"][names.LABEL_DEPLOYMENT]), "ServiceAccount"
+            )
+            raise
         except errors.Conflict:
             held = await self._cluster.get(PODS, namespace, name)
         if controller_uid(held["metadata"]) != controller_uid(manifest["metadata"]):
-            message = f"pod {name!r} exists and belongs to something else; delete it or rename this K3Deployment"
-            raise errors.SpecInvalid(Reason.NAME_CONFLICT, message)
+            raise errors.SpecInvalid(Reason.NAME_CONFLICT, taken("pod", name))
         return held
 
     async def _write_status(self, observed: Observed, wanted: dict[str, Any]) -> None:

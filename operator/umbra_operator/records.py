@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.render import names
+from umbra_operator.render.children import Facts
 
 M = TypeVar("M", K3DeploymentSpec, K3ProfileSpec)
 
@@ -101,14 +102,21 @@ class PodRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceRecord:
-    """The Service of a K3Deployment."""
+class ChildRecord:
+    """An object other than a pod that has a name which a K3Deployment needs, whoever owns it."""
 
     namespace: str
     name: str
+    kind: str
+    uid: str
     owner_uid: str | None
     content: str | None
     """Hash of what the operator applied last."""
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name) of the deployment: children have its name."""
+        return (self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,9 @@ class Observed:
     profile: ProfileRecord | None
     pods: tuple[PodRecord, ...]
     """Pods with the deployment's label, whoever owns them."""
-    service: ServiceRecord | None
+    children: tuple[ChildRecord, ...]
+    """Objects of other kinds that hold a name which the deployment needs, whoever owns them."""
+    facts: Facts
 
 
 def deployment_record(body: Mapping[str, Any]) -> DeploymentRecord:
@@ -178,12 +188,14 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
     )
 
 
-def service_record(body: Mapping[str, Any]) -> ServiceRecord:
-    """Record of a Service as the API server sent it."""
+def child_record(kind: str, body: Mapping[str, Any]) -> ChildRecord:
+    """Record of a Service, ServiceAccount and so on as the API server sent it; items of a list carry no kind."""
     meta = body["metadata"]
-    return ServiceRecord(
+    return ChildRecord(
         namespace=meta["namespace"],
         name=meta["name"],
+        kind=kind,
+        uid=meta["uid"],
         owner_uid=controller_uid(meta),
         content=(meta.get("annotations") or {}).get(names.ANNOTATION_CONTENT),
     )

@@ -11,6 +11,8 @@ class Settings:
 
     namespaces: tuple[str, ...] = ()
     """Namespaces to serve; empty means all."""
+    operator_namespace: str | None = None
+    """Namespace of the operator's pod, from which NetworkPolicies let agents be asked; None outside a cluster."""
     workers: int = 4
     """Reconciles at once."""
     resync_seconds: float = 300.0
@@ -27,6 +29,7 @@ class Settings:
         """Reads ``UMBRA_*`` variables. Raises ValueError naming the variable that cannot be read."""
         return cls(
             namespaces=tuple(name.strip() for name in env.get("UMBRA_NAMESPACES", "").split(",") if name.strip()),
+            operator_namespace=env.get("UMBRA_OPERATOR_NAMESPACE") or None,
             workers=_number(env, "UMBRA_WORKERS", cls.workers, 1, 64),
             resync_seconds=float(_number(env, "UMBRA_RESYNC_SECONDS", int(cls.resync_seconds), 10, 3600)),
             metrics_port=_number(env, "UMBRA_METRICS_PORT", cls.metrics_port, 0, 65535),

@@ -47,7 +47,7 @@ def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents:
     ]
     available = _available(observed, live)
     ready = _ready(observed, plan, live, agents, [config, *stages])
-    verdicts = [config, *stages, available, ready]
+    verdicts = [config, *stages, *_warnings(observed, plan), available, ready]
     if ready.status is not True:
         blocked = config.status is False
         kind = Type.STALLED if blocked else Type.RECONCILING
@@ -129,6 +129,25 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         message = f"{', '.join(behind)} restarts into the wanted revision"
         return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)
     return Verdict(Type.ENGINE_READY, True, Reason.SERVING, "every engine serves")
+
+
+def _warnings(observed: Observed, plan: Plan) -> list[Verdict]:
+    """What an administrator should know although nothing is wrong; none of it lowers Ready."""
+    spec = observed.deployment.spec
+    replicas = spec.replicas if spec else 0
+    if replicas == 0 or plan.finding:
+        return []
+    found = []
+    if replicas > 1:
+        message = f"{replicas} replicas have a store each, and the Service sends requests to any of them: hits divide"
+        found.append(Verdict(Type.CACHE_AWARE_ROUTING, False, Reason.NO_CACHE_AWARE_ROUTING, message))
+    if plan.min_available:
+        message = f"a drain leaves {plan.min_available} of {replicas} replicas serving"
+        found.append(Verdict(Type.DISRUPTION_PROTECTED, True, Reason.BUDGET_IN_PLACE, message))
+    else:
+        message = f"there is no PodDisruptionBudget with replicas {replicas}: draining the node stops the service"
+        found.append(Verdict(Type.DISRUPTION_PROTECTED, False, Reason.NO_BUDGET, message))
+    return found
 
 
 def _available(observed: Observed, live: Sequence[PodRecord]) -> Verdict:

@@ -35,7 +35,12 @@ CALLS: dict[tuple[str, str], set[str]] = {
     ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
     ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
     ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},  # reconcile._apply, _create
-    ("", "services"): {"get", "create", "patch"},  # reconcile._know_service; apply creates what is absent
+    # reconcile._apply_child and _read_child; listed by __main__._list_children; only two kinds are ever pruned
+    ("", "services"): {"get", "list", "create", "patch"},
+    ("networking.k8s.io", "networkpolicies"): {"get", "list", "create", "patch"},
+    ("monitoring.coreos.com", "podmonitors"): {"get", "list", "create", "patch"},
+    ("", "serviceaccounts"): {"get", "list", "create", "patch", "delete"},
+    ("policy", "poddisruptionbudgets"): {"get", "list", "create", "patch", "delete"},
     ("", "namespaces"): {"list", "watch"},  # kopf
     ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},  # kopf
 }
@@ -84,7 +89,7 @@ def test_rights_reach_exactly_the_namespaces_that_are_served(namespaces: list[st
     wide = {binding["roleRef"]["name"] for binding in of_kind(objects, "ClusterRoleBinding")}
     assert ("umbra-operator-workloads" in wide) is (not namespaces)
     (body,) = of_kind(objects, "Deployment")
-    env = {entry["name"]: entry["value"] for entry in body["spec"]["template"]["spec"]["containers"][0]["env"]}
+    env = {entry["name"]: entry.get("value") for entry in body["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert env["UMBRA_NAMESPACES"] == ",".join(namespaces)
 
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.apiserver
 
 DSPARK = {"type": "DSPARK", "dspark": {"draft": "draft"}}
 PVC = {"claimName": "weights"}
+BLOCK = {"cidr": "fd00::/8", "except": ["fd00:1::/32"]}
 NODE = {"root": "weights", "path": "k3"}
 
 ACCEPTED: dict[str, dict[str, Any]] = {
@@ -32,11 +33,14 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "model__source": {"type": "PersistentVolumeClaim", "persistentVolumeClaim": {**PVC, "path": "a/b..c"}}
     },
     "watermarks": {"cache__watermarks": {"highPercent": 2, "lowPercent": 1}},
+    "peers": {"network__from": [{"podSelector": {}}, {"namespaceSelector": {}, "podSelector": {}}, {"ipBlock": BLOCK}]},
+    "no peers": {"network__from": [], "network__metricsFrom": []},
     "sizes": {"cache__dram__size": "1160Gi"},
 }
 MEMBER, DRAFT = "set exactly the member that type names", "set dspark when type is DSPARK, and only then"
 RELATIVE, DIVIDE = "path must be relative and must not contain '..'", "decodeContext must divide tensor"
 ORDER, TOGETHER = "highPercent must be greater than lowPercent", "DSPARK cannot be combined with"
+PEER, RANGE = "set either ipBlock, or podSelector and namespaceSelector", "cidr must be a range such as 10.0.0.0/8"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "DCP does not divide TP": ({"parallelism": {"tensor": 8, "decodeContext": 3}}, DIVIDE),
     "DSPARK and DCP": ({"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 2}}, TOGETHER),
@@ -56,6 +60,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "crossed watermarks": ({"cache__watermarks": {"highPercent": 60, "lowPercent": 70}}, ORDER),
     "fraction of a size": ({"cache__dram__size": "1.5Ti"}, "spec.cache.dram.size"),
     "unknown field": ({"cache__dram__sizes": "1Gi"}, "unknown field"),
+    "peer without a member": ({"network__from": [{}]}, PEER),
+    "peer with all": ({"network__metricsFrom": [{"podSelector": {}, "ipBlock": BLOCK}]}, PEER),
+    "no range": ({"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]}, RANGE),
     "another role": ({"role": "Prefill"}, "spec.role"),
 }
 

@@ -8,7 +8,7 @@ from umbra_operator.agents import Agents, EngineAgent, StoreAgent
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Plan, plan
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Plan, Prune, plan
 from umbra_operator.records import Observed
 from umbra_operator.render import names
 
@@ -140,8 +140,15 @@ class World:
                 body = self._exactly(name, uid, version)
                 body["metadata"]["annotations"].update(annotations)
                 self._put(body)
-            case Apply(manifest):
-                self.memory.put_service(manifest)
+            case Apply(manifest, uid):
+                held = {child.kind: child.uid for child in self.observe().children}
+                assert held.get(manifest["kind"]) == uid, "the API server would say Conflict"
+                self._count += 1
+                meta = {**manifest["metadata"], "uid": uid or f"c{self._count}"}
+                self.memory.put_child(manifest["kind"], {**manifest, "metadata": meta})
+            case Prune(kind, _, uid):
+                assert {child.kind: child.uid for child in self.observe().children}[kind] == uid
+                self.memory.drop_child((NAMESPACE, NAME), kind)
 
     def add(self, body: dict[str, Any], **status: Any) -> dict[str, Any]:
         """A pod appears."""

@@ -6,8 +6,11 @@ from typing import Any
 
 from builders import deployment, edited, profile
 from localcluster.controlplane import ControlPlane
-from nodeagent import Api
+from nodeagent import Api, Refused
+from umbra_operator.cluster import CHILDREN, POD_MONITORS
 
+NATIVE = [kind for kind, resource in CHILDREN.items() if resource is not POD_MONITORS]
+"""Kinds of children that every cluster has."""
 MERGE = "application/merge-patch+json"
 
 
@@ -59,9 +62,20 @@ class Stack:
     def pods(self) -> dict[str, dict[str, Any]]:
         return {pod["metadata"]["name"]: pod for pod in self.children("pods")}
 
+    def child(self, kind: str) -> dict[str, Any] | None:
+        """The object of that kind with the deployment's name."""
+        try:
+            return self.api("GET", f"{CHILDREN[kind].path(self.namespace)}/k3")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
     def versions(self) -> dict[str, str]:
         """Uid and resourceVersion of everything here."""
-        bodies = [*self.children("pods"), *self.children("services"), *self.api("GET", self.path(""))["items"]]
+        bodies = [*self.children("pods"), *self.api("GET", self.path(""))["items"]]
+        for kind in NATIVE:
+            bodies += self.api("GET", CHILDREN[kind].path(self.namespace))["items"]
         return {body["metadata"]["uid"]: body["metadata"]["resourceVersion"] for body in bodies}
 
 

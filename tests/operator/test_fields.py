@@ -1,4 +1,4 @@
-"""Every field of both kinds: change it, and see the change in the pod or in the launch document."""
+"""Every field of both kinds: change it, and see the change in the pod, the launch document or another object."""
 
 import json
 from typing import Any
@@ -10,6 +10,7 @@ from umbra_operator.api.base import EditClass
 from umbra_operator.api.edits import leaves
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.render import names
+from umbra_operator.render.children import Facts, children
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import resolve
 from umbra_operator.render.revision import Revision, revision
@@ -17,6 +18,7 @@ from umbra_operator.render.revision import Revision, revision
 CLAIM = {"model.source": {"type": "PersistentVolumeClaim", "persistentVolumeClaim": {"claimName": "a", "path": "k3"}}}
 DSPARK = {"speculation": {"type": "DSPARK", "dspark": {"draft": "draft"}}}
 ROOTS = {"modelRoots": [{"name": "weights", "path": "/srv/weights"}, {"name": "other", "path": "/srv/other"}]}
+PEER = {"podSelector": {"matchLabels": {"app": "gateway"}}, "namespaceSelector": {}}
 TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 DEVICES = {"devices": {"resourceName": "amd.com/gpu"}}
 MOUNT = {"name": "tools", "hostPath": "/opt/tools", "mountPath": "/tools", "readOnly": True}
@@ -102,6 +104,14 @@ DEPLOYMENT: dict[str, Case] = {
     "podMetadata.labels": ({}, {}, {"podMetadata.labels": {"team": "a"}}, ['"team":"a"']),
     "podMetadata.annotations": ({}, {}, {"podMetadata.annotations": {"note": "b"}}, ['"note":"b"']),
     "imagePullSecrets": ({}, {}, {"imagePullSecrets": ["pull"]}, ['"imagePullSecrets":[{"name":"pull"}]']),
+    "serviceAccountName": ({}, {}, {"serviceAccountName": "mine"}, ['"serviceAccountName":"mine"']),
+    "network.from": ({}, {}, {"network.from": [PEER]}, ['"port":30000,"protocol":"TCP"}],"from":[{"podSelector":']),
+    "network.metricsFrom": (
+        {},
+        {},
+        {"network.metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]},
+        ['"operator"}}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}'],
+    ),
     "health.startupTimeoutSeconds": ({}, {}, {"health.startupTimeoutSeconds": 300}, ['"failureThreshold":150']),
     "health.drainTimeoutSeconds": ({}, {}, {"health.drainTimeoutSeconds": 0}, ['"drainTimeoutSeconds":0']),
 }
@@ -157,11 +167,13 @@ PROFILE_ELSEWHERE = {
 
 
 def rendered(deployment: dict[str, Any], profile: dict[str, Any]) -> tuple[str, Revision]:
-    """Pod and launch document as one compact text, without the revisions, and the revision."""
+    """Pod, launch document and every other object as one compact text, without the revisions, and the revision."""
     spec, limits = K3DeploymentSpec.model_validate(deployment), K3ProfileSpec.model_validate(profile)
     body = pod(resolve(spec, limits), Revision("-", "-"), NAME, NAMESPACE, "uid", 0, 0)
     launch = body["metadata"]["annotations"].pop(names.ANNOTATION_LAUNCH)
-    return json.dumps(body, separators=(",", ":")) + launch, revision(spec, limits)
+    others = children(resolve(spec, limits), NAME, NAMESPACE, "uid", Facts("operator", pod_monitors=True))
+    text = json.dumps([body, list(others.values())], separators=(",", ":"))
+    return text + launch, revision(spec, limits)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +193,7 @@ def test_an_edit_shows_in_the_pod_and_costs_what_its_class_says(kind: str, path:
         assert text in after
         assert text not in before
     wanted = dict(leaves(model))[path]
-    assert old.launch != new.launch
+    assert (old.launch != new.launch) == (wanted is not EditClass.OPERATOR)
     assert (old.pod != new.pod) == (wanted is EditClass.POD)
 
 

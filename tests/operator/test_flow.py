@@ -12,7 +12,8 @@ from localcluster.controlplane import ControlPlane
 from nodeagent import NodeAgent, Refused
 from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
 from product import install_crds
-from stack import Stack, eventually
+from stack import NATIVE, Stack, eventually
+from umbra_operator.cluster import CHILDREN
 
 pytestmark = pytest.mark.apiserver
 
@@ -196,15 +197,70 @@ def test_a_new_object_of_the_same_name_starts_afresh(serving: Stack) -> None:
     )
 
 
-def test_a_foreign_service_is_told_and_never_touched(stack: Stack) -> None:
-    path = f"/api/v1/namespaces/{stack.namespace}/services"
-    foreign = {"metadata": {"name": "k3"}, "spec": {"ports": [{"port": 1}]}}
-    before = stack.api("POST", path, foreign)
+FOREIGN: dict[str, dict[str, Any]] = {
+    "Service": {"spec": {"ports": [{"port": 1}]}},
+    "ServiceAccount": {},
+    "NetworkPolicy": {"spec": {"podSelector": {}}},
+    "PodDisruptionBudget": {"spec": {"maxUnavailable": 1}},
+}
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_foreign_object_is_told_never_touched_and_out_of_the_way_when_it_is_gone(stack: Stack, kind: str) -> None:
+    path = CHILDREN[kind].path(stack.namespace)
+    before = stack.api("POST", path, {"metadata": {"name": "k3"}, **FOREIGN[kind]})
     stack.add_profile()
-    stack.add()
+    stack.add(replicas=2)
     eventually(stack.says("ConfigValid", "False", "NameConflict"), "the conflict is told")
-    assert stack.api("GET", f"{path}/k3")["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert f"{kind} 'k3' exists" in stack.conditions()["Ready"]["message"]
+    now = stack.child(kind)
+    assert now
+    assert now["metadata"]["uid"] == before["metadata"]["uid"]
+    assert "ownerReferences" not in now["metadata"]
     assert stack.pods() == {}
+    stack.api("DELETE", f"{path}/k3")
+    eventually(stack.ready, "the name is free")
+
+
+def test_a_drain_leaves_one_of_two_and_takes_the_only_one(stack: Stack) -> None:
+    stack.add_profile()
+    stack.add(replicas=2)
+    eventually(stack.ready, "both are ready")
+
+    def evict(name: str) -> int:
+        path = f"/api/v1/namespaces/{stack.namespace}/pods/{name}/eviction"
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        try:
+            stack.api("POST", path, body)
+        except Refused as error:
+            return error.status
+        return 201
+
+    def allowed() -> int:
+        budget = stack.child("PodDisruptionBudget")
+        return int((budget or {}).get("status", {}).get("disruptionsAllowed", 0))
+
+    eventually(lambda: allowed() == 1, "the disruption controller has counted")
+    assert [evict("k3-0-0"), evict("k3-1-0")] == [201, 429]
+    eventually(lambda: stack.ready() and set(stack.pods()) == {"k3-0-1", "k3-1-0"}, "the evicted one is there again")
+    stack.edit({"replicas": 1})
+    eventually(lambda: stack.ready() and stack.child("PodDisruptionBudget") is None, "no budget at one")
+    assert stack.conditions()["DisruptionProtected"]["reason"] == "NoBudget"
+    assert evict("k3-0-1") == 201
+
+
+def test_every_child_is_there_ours_and_taken_along(stack: Stack) -> None:
+    stack.add_profile()
+    stack.add(replicas=2)
+    eventually(stack.ready, "both are ready")
+    uid = stack.get()["metadata"]["uid"]
+    for kind in NATIVE:
+        body = stack.child(kind)
+        assert body
+        assert [owner["uid"] for owner in body["metadata"]["ownerReferences"]] == [uid]
+    assert {pod["spec"]["serviceAccountName"] for pod in stack.pods().values()} == {"k3"}
+    stack.api("DELETE", stack.path("k3"))
+    eventually(lambda: not any(stack.child(kind) for kind in NATIVE), "the garbage collector takes them")
 
 
 def test_a_foreign_pod_is_told_and_never_touched(stack: Stack) -> None:

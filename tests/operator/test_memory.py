@@ -79,11 +79,13 @@ def test_a_full_list_finds_every_lost_event() -> None:
         memory = filled()
 
 
-def test_a_full_list_makes_the_operator_read_services_again() -> None:
+def test_a_full_list_of_children_replaces_what_was_remembered() -> None:
     memory = filled()
-    memory.put_service({"metadata": {"name": NAME, "namespace": NAMESPACE}})
-    memory.repair([stored(deployment(), "d1")], [], [])
-    assert memory.service_of(KEY) is None
+    body = {"metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "c1"}}
+    memory.put_child("Service", body)
+    memory.put_child("NetworkPolicy", body)
+    memory.repair([stored(deployment(), "d1")], [], [], [("NetworkPolicy", body)])
+    assert [child.kind for child in memory.children_of(KEY)] == ["NetworkPolicy"]
 
 
 def test_labels_that_are_not_ours_make_no_record() -> None:

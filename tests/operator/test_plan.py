@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, World, deployment_spec, edited, profile_spec, stored
 from builders import profile as profile_body
 from umbra_operator.agents import Agents, EngineAgent
+from umbra_operator.cluster import CHILDREN
 from umbra_operator.conditions import Reason
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod
+from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Prune
 from umbra_operator.render import names
+from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import resolve
 from umbra_operator.render.revision import Revision, revision
@@ -30,16 +32,69 @@ def settled(replicas: int = 2, **edits: Any) -> World:
 
 
 def kinds(world: World) -> list[tuple[str, str]]:
-    """The planned actions as (kind, name)."""
+    """The planned actions as (what, name of the pod or kind of the child)."""
     found = []
     for action in world.plan().actions:
-        name = action.manifest["metadata"]["name"] if isinstance(action, CreatePod | Apply) else action.name
+        match action:
+            case Apply(manifest, _):
+                name = manifest["kind"]
+            case CreatePod(manifest):
+                name = manifest["metadata"]["name"]
+            case Prune(kind, _, _):
+                name = kind
+            case _:
+                name = action.name
         found.append((type(action).__name__, name))
     return found
 
 
-def test_an_empty_cluster_gets_a_service_and_every_pod_at_once() -> None:
-    assert kinds(World(spec(replicas=2))) == [("Apply", "k3"), ("CreatePod", "k3-0-0"), ("CreatePod", "k3-1-0")]
+def test_an_empty_cluster_gets_every_object_at_once_and_what_pods_need_first() -> None:
+    assert kinds(World(spec(replicas=2))) == [
+        ("Apply", "ServiceAccount"),
+        ("Apply", "Service"),
+        ("Apply", "NetworkPolicy"),
+        ("Apply", "PodDisruptionBudget"),
+        ("CreatePod", "k3-0-0"),
+        ("CreatePod", "k3-1-0"),
+    ]
+
+
+def test_a_pod_monitor_where_the_cluster_has_that_kind() -> None:
+    world = World()
+    world.memory.facts = Facts(pod_monitors=True)
+    assert ("Apply", "PodMonitor") in kinds(world)
+
+
+def test_the_budget_follows_the_replicas_and_goes_at_one() -> None:
+    world = settled(1)
+    assert world.plan().min_available == 0
+    world.edit(spec(replicas=3))
+    assert kinds(world)[0] == ("Apply", "PodDisruptionBudget")
+    world.run()
+    assert world.plan().min_available == 2
+    world.edit(spec(replicas=2))
+    (action, *_) = world.plan().actions
+    assert isinstance(action, Apply)
+    assert (action.manifest["spec"]["minAvailable"], action.uid is not None) == (1, True)
+    world.run()
+    world.edit(spec(replicas=1))
+    assert kinds(world)[0] == ("Prune", "PodDisruptionBudget")
+    world.run()
+    assert {child.kind for child in world.observe().children} == {"ServiceAccount", "Service", "NetworkPolicy"}
+
+
+def test_an_account_of_the_users_choice_takes_the_place_of_ours() -> None:
+    world = settled(1)
+    world.edit(spec(serviceAccountName="mine"))
+    assert kinds(world) == [("Prune", "ServiceAccount"), ("DeletePod", "k3-0-0")]
+
+
+def test_an_edit_of_the_network_changes_the_policy_and_no_pod() -> None:
+    world = settled(1)
+    world.edit(spec(network__from=[]))
+    assert kinds(world) == [("Apply", "NetworkPolicy")]
+    world.run()
+    assert world.plan().actions == ()
 
 
 def test_nothing_is_done_where_nothing_is_wanted() -> None:
@@ -109,7 +164,7 @@ def test_the_next_pod_waits_until_the_replaced_one_has_ended() -> None:
 def test_scaling_down_deletes_the_highest_ordinals() -> None:
     world = settled(3)
     world.edit(spec(replicas=1))
-    assert kinds(world) == [("DeletePod", "k3-1-0"), ("DeletePod", "k3-2-0")]
+    assert kinds(world) == [("Prune", "PodDisruptionBudget"), ("DeletePod", "k3-1-0"), ("DeletePod", "k3-2-0")]
 
 
 def test_an_ended_pod_is_replaced() -> None:
@@ -161,15 +216,16 @@ def test_a_deployment_being_deleted_is_left_to_the_garbage_collector() -> None:
     assert world.plan().actions == ()
 
 
-@pytest.mark.parametrize("what", ["Service", "pod"])
+@pytest.mark.parametrize("what", [*CHILDREN, "pod"])
 def test_a_foreign_object_in_the_way_is_reported_and_never_touched(what: str) -> None:
-    world = World()
-    meta: dict[str, Any] = {"name": "k3", "namespace": NAMESPACE}
-    if what == "Service":
-        world.memory.put_service({"metadata": meta})
-    else:
+    world = World(spec(replicas=2))
+    world.memory.facts = Facts(pod_monitors=True)
+    meta: dict[str, Any] = {"name": "k3", "namespace": NAMESPACE, "uid": "f1"}
+    if what == "pod":
         labels = {names.LABEL_DEPLOYMENT: NAME, names.LABEL_ORDINAL: "0", names.LABEL_ATTEMPT: "0"}
         world.add({"metadata": {**meta, "labels": labels, "annotations": {}}})
+    else:
+        world.memory.put_child(what, {"metadata": meta})
     finding = world.plan().finding
     assert finding
     assert finding.reason is Reason.NAME_CONFLICT

@@ -1,18 +1,33 @@
 """One pass against the real API server, where what the operator remembers is not what is there any more."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from builders import deployment, profile, stored
 from localcluster.controlplane import ControlPlane
 from umbra_operator import errors
-from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, KubeCluster
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SERVICES, KubeCluster
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.reconcile import LOOK_AGAIN_SECONDS, Reconciler
+from umbra_operator.render.children import Facts
 
 pytestmark = pytest.mark.apiserver
+
+# The Prometheus Operator's own CRD is 500 KiB; the names are what matters here.
+_NAMES = {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"}
+_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_VERSION = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
+POD_MONITOR_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": _NAMES, "versions": [_VERSION]},
+}
 
 
 @pytest.fixture
@@ -65,6 +80,77 @@ async def test_a_foreign_service_is_looked_at_again_until_it_is_gone(door: KubeC
     await door.delete(SERVICES, namespace, "k3", held["uid"], held["resourceVersion"])
     assert await passes.reconcile((namespace, "k3")) is None
     assert (await door.get(SERVICES, namespace, "k3"))["metadata"]["uid"] != held["uid"]
+
+
+async def test_an_account_deleted_by_hand_does_not_keep_pods_from_being_made(door: KubeCluster, namespace: str) -> None:
+    key, accounts = (namespace, "k3"), CHILDREN["ServiceAccount"]
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    await passes.reconcile(key)
+    for resource, name in ((PODS, "k3-0-0"), (accounts, "k3")):
+        meta = (await door.get(resource, namespace, name))["metadata"]
+        await door.delete(resource, namespace, name, meta["uid"], meta["resourceVersion"])
+        if resource is PODS:
+            memory.drop_pod({"metadata": meta})
+    with pytest.raises(errors.Refused, match='serviceaccount "k3" not found'):
+        for _ in range(20):  # the API server may still remember the account
+            await passes.reconcile(key)
+            meta = (await door.get(PODS, namespace, "k3-0-0"))["metadata"]
+            await door.delete(PODS, namespace, "k3-0-0", meta["uid"], meta["resourceVersion"])
+            memory.drop_pod({"metadata": meta})
+            await asyncio.sleep(0.1)
+    await passes.reconcile(key)
+    assert (await door.get(accounts, namespace, "k3"))["metadata"]["ownerReferences"]
+    assert [pod.name for pod in memory.pods()] == ["k3-0-0"]
+
+
+async def test_a_child_that_was_replaced_behind_our_back_is_told_and_not_applied_over(
+    door: KubeCluster, namespace: str
+) -> None:
+    key = (namespace, "k3")
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    await passes.reconcile(key)
+    ours = (await door.get(SERVICES, namespace, "k3"))["metadata"]
+    await door.delete(SERVICES, namespace, "k3", ours["uid"], ours["resourceVersion"])
+    theirs = await door.create(
+        SERVICES, {"metadata": {"name": "k3", "namespace": namespace}, "spec": {"ports": [{"port": 1}]}}
+    )
+    held = memory.children_of(key)
+    body = {"metadata": {**ours, "annotations": {}}}
+    memory.put_child("Service", body)  # an operator with another opinion about the Service would apply it again
+    assert held != memory.children_of(key)
+    assert await passes.reconcile(key) == LOOK_AGAIN_SECONDS
+    now = await door.get(SERVICES, namespace, "k3")
+    assert now["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+
+
+async def test_a_cluster_that_loses_an_optional_kind_is_served_without_it(door: KubeCluster, namespace: str) -> None:
+    memory = Memory(Facts(pod_monitors=True))
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    await passes.reconcile((namespace, "k3"))
+    assert memory.facts == Facts()
+    assert [pod.name for pod in memory.pods()] == ["k3-0-0"]
+
+
+async def test_a_pod_monitor_where_the_cluster_has_the_kind(
+    door: KubeCluster, crds: ControlPlane, namespace: str
+) -> None:
+    assert await door.serves(POD_MONITORS) is False
+    crds.kubectl("create", "-f", "-", stdin=json.dumps(POD_MONITOR_CRD))
+    try:
+        crds.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com", "--timeout=20s")
+        assert await door.serves(POD_MONITORS)
+        memory = Memory(Facts(pod_monitors=True))
+        memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+        await reconciler(door, memory).reconcile((namespace, "k3"))
+        body = await door.get(POD_MONITORS, namespace, "k3")
+        assert [each["port"] for each in body["spec"]["podMetricsEndpoints"]] == ["http", "agent", "store-agent"]
+    finally:
+        crds.kubectl("delete", "crd", "podmonitors.monitoring.coreos.com")
 
 
 async def test_an_object_that_is_gone_needs_nothing(door: KubeCluster, namespace: str) -> None:

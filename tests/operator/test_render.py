@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes.aio.client.models import V1Pod, V1Service
+from kubernetes.aio.client.models import V1NetworkPolicy, V1Pod, V1PodDisruptionBudget, V1Service, V1ServiceAccount
 
 from builders import NAME, NAMESPACE, deployment_spec, profile_spec
 from localcluster.controlplane import ControlPlane
+from umbra_operator import cluster
 from umbra_operator.render import names, store
+from umbra_operator.render.children import Facts, children
 from umbra_operator.render.engine import launch_document
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision
-from umbra_operator.render.services import service
 
 GOLDEN = Path(__file__).parent / "golden"
 UID = "00000000-0000-0000-0000-000000000001"
@@ -35,6 +36,14 @@ FULL = deployment_spec(
     },
     podMetadata={"labels": {"team": "a"}, "annotations": {"note": "b"}},
     imagePullSecrets=["pull"],
+    replicas=3,
+    network={
+        "from": [
+            {"podSelector": {"matchLabels": {"app": "gateway"}}, "namespaceSelector": {}},
+            {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
+        ],
+        "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+    },
 )
 FULL_PROFILE = profile_spec(
     devices={"resourceName": "amd.com/gpu"},
@@ -45,6 +54,15 @@ FULL_PROFILE = profile_spec(
 CASES: dict[str, Resolved] = {
     "small": resolve(deployment_spec(), profile_spec()),
     "full": resolve(FULL, FULL_PROFILE),
+}
+
+
+CHILDREN = children(CASES["full"], NAME, NAMESPACE, UID, Facts("umbra-system", pod_monitors=True))
+MODELS = {
+    "ServiceAccount": V1ServiceAccount,
+    "Service": V1Service,
+    "NetworkPolicy": V1NetworkPolicy,
+    "PodDisruptionBudget": V1PodDisruptionBudget,
 }
 
 
@@ -61,7 +79,7 @@ def containers(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     [
         ("pod.yaml", rendered(CASES["small"])),
         ("pod-full.yaml", rendered(CASES["full"])),
-        ("service.yaml", service(NAME, NAMESPACE, UID)),
+        *((f"{kind.lower()}.yaml", body) for kind, body in CHILDREN.items()),
     ],
 )
 def test_golden(file: str, body: dict[str, Any]) -> None:
@@ -80,15 +98,51 @@ def test_the_official_model_takes_the_pod_whole(case: str) -> None:
     )
 
 
-def test_the_official_model_takes_the_service_whole() -> None:
-    body = service(NAME, NAMESPACE, UID)
-    assert V1Service.model_validate(body).model_dump(by_alias=True, exclude_none=True) == body
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_official_model_takes_every_child_whole(kind: str) -> None:
+    body = CHILDREN[kind]
+    assert MODELS[kind].model_validate(body).model_dump(by_alias=True, exclude_none=True) == body
+
+
+def test_every_child_has_a_golden_file_and_a_place_in_the_api() -> None:
+    assert set(CHILDREN) == set(cluster.CHILDREN) == {*MODELS, "PodMonitor"}
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_api_server_takes_every_child(control_plane: ControlPlane, namespace: str, kind: str) -> None:
+    facts = Facts("umbra-system")
+    body = children(CASES["full"], NAME, namespace, UID, facts)[kind]
+    create = ["create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"]
+    accepted = json.loads(control_plane.kubectl(*create, stdin=json.dumps(body)))
+    for name, value in body.get("spec", {}).items():
+        # A Service gets more: its address, and defaults of its port.
+        assert kind == "Service" or accepted["spec"][name] == value
+
+
+def test_who_reaches_what() -> None:
+    def rules(operator: str | None = "umbra-system", **network: Any) -> dict[int, Any]:
+        spec = deployment_spec(network=network) if network else deployment_spec()
+        policy = children(resolve(spec, profile_spec()), NAME, NAMESPACE, UID, Facts(operator))["NetworkPolicy"]
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        found = policy["spec"]["ingress"]
+        return {port["port"]: rule.get("from", "everyone") for rule in found for port in rule["ports"]}
+
+    operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "umbra-system"}}}
+    peer = {"podSelector": {"matchLabels": {"app": "a"}}}
+    agents = {9600: [operator], 9601: [operator]}
+    assert rules() == {30000: "everyone", **agents}
+    assert rules(**{"from": []}) == agents, "no rule, no one"
+    assert rules(**{"from": [peer]}) == {30000: [peer], **agents}
+    assert rules(metricsFrom=[peer]) == {30000: "everyone", 9600: [operator, peer], 9601: [operator, peer]}
+    assert rules(operator=None) == dict.fromkeys((30000, 9600, 9601), "everyone")
 
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize("case", CASES)
 def test_the_api_server_takes_the_pod(control_plane: ControlPlane, namespace: str, case: str) -> None:
     body = rendered(CASES[case], namespace)
+    control_plane.kubectl("-n", namespace, "create", "serviceaccount", body["spec"]["serviceAccountName"])
     create = ["create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"]
     accepted = json.loads(control_plane.kubectl(*create, stdin=json.dumps(body)))
     sent, kept = containers(body), containers(accepted)

@@ -251,6 +251,24 @@ def test_a_failed_pod_is_available_elsewhere() -> None:
     assert (found["replicas"], found["readyReplicas"]) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "routing", "protected"),
+    [
+        (0, None, None),
+        (1, None, ("False", "NoBudget")),
+        (2, ("False", "NoCacheAwareRouting"), ("True", "BudgetInPlace")),
+    ],
+)
+def test_warnings_about_replicas_that_lower_nothing(
+    replicas: int, routing: tuple[str, str] | None, protected: tuple[str, str] | None
+) -> None:
+    found = conditions(of(settled(replicas=replicas)))
+    for kind, wanted in (("CacheAwareRouting", routing), ("DisruptionProtected", protected)):
+        assert ((found[kind]["status"], found[kind]["reason"]) if kind in found else None) == wanted
+    assert found["Ready"]["status"] == "True"
+    assert not {"Reconciling", "Stalled"} & set(found)
+
+
 def test_no_replicas_is_ready_and_not_available() -> None:
     found = of(settled(replicas=0))
     assert [

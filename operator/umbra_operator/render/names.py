@@ -72,3 +72,13 @@ def common_labels(deployment: str) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "umbra-operator",
         **selector(deployment),
     }
+
+
+def child_metadata(deployment: str, namespace: str, uid: str) -> dict[str, Any]:
+    """Metadata of every child but pods: the deployment's name, its labels and its ownership."""
+    return {
+        "name": deployment,
+        "namespace": namespace,
+        "labels": common_labels(deployment),
+        "ownerReferences": [owner(deployment, uid)],
+    }

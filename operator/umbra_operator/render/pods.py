@@ -42,11 +42,11 @@ def pod(
             },
             "ownerReferences": [names.owner(deployment, uid)],
         },
-        "spec": _spec(resolved),
+        "spec": _spec(resolved, deployment),
     }
 
 
-def _spec(resolved: Resolved) -> dict[str, Any]:
+def _spec(resolved: Resolved, deployment: str) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "initContainers": [_kit(resolved), _preflight(resolved), _store(resolved)],
         "containers": [_engine(resolved)],
@@ -54,6 +54,7 @@ def _spec(resolved: Resolved) -> dict[str, Any]:
         "shareProcessNamespace": True,
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "serviceAccountName": resolved.spec.service_account_name or deployment,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **_placement(resolved),

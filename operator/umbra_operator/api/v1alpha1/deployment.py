@@ -231,6 +231,10 @@ class Toleration(Model):
     """How long a NoExecute taint is tolerated, in seconds; unset: for ever."""
 
 
+_IS_CIDR: dict[str, Any] = {
+    "x-kubernetes-validations": [{"rule": "isCIDR(self)", "message": "cidr must be a range such as 10.0.0.0/8"}]
+}
+
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
 
@@ -257,6 +261,55 @@ class PodMetadata(Model):
     """Labels; umbra.dev/ and app.kubernetes.io/ keys are Umbra's and refused."""
     annotations: Annotations = {}
     """Annotations; umbra.dev/ keys are Umbra's and refused."""
+
+
+class LabelSelector(Model):
+    """Objects by their labels; empty selects all."""
+
+    match_labels: Labels = {}
+    """Labels that an object must have, all of them."""
+
+
+class IpBlock(Model):
+    """A range of addresses."""
+
+    cidr: Annotated[str, Field(max_length=43, json_schema_extra=_IS_CIDR)]
+    """The range, such as 10.0.0.0/8."""
+    except_: Annotated[
+        list[Annotated[str, Field(max_length=43)]], Field(alias="except", max_length=16, json_schema_extra=dict(ATOMIC))
+    ] = []
+    """Ranges inside it that do not count."""
+
+
+class NetworkPeer(Model):
+    """Who may connect, in the words of a Kubernetes NetworkPolicy."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "has(self.ipBlock) != (has(self.podSelector) || has(self.namespaceSelector))",
+            "set either ipBlock, or podSelector and namespaceSelector or one of them",
+        ),
+    )
+    pod_selector: LabelSelector | None = None
+    """Pods with these labels: in the selected namespaces, or else in this one."""
+    namespace_selector: LabelSelector | None = None
+    """Namespaces with these labels."""
+    ip_block: IpBlock | None = None
+    """Addresses, for clients outside the cluster."""
+
+
+class Network(Model):
+    """Who reaches the pods: what the NetworkPolicy of this deployment allows."""
+
+    from_: Annotated[
+        list[NetworkPeer] | None,
+        Field(alias="from", max_length=32, json_schema_extra=edit(EditClass.OPERATOR, **ATOMIC)),
+    ] = None
+    """Who may send requests to the engines. Unset: everyone; an empty list: no one."""
+    metrics_from: Annotated[
+        list[NetworkPeer], Field(max_length=32, json_schema_extra=edit(EditClass.OPERATOR, **ATOMIC))
+    ] = []
+    """Who may read the agents' metrics besides the operator's namespace. The engines' own are on the serving port."""
 
 
 class Health(Model):
@@ -325,6 +378,10 @@ class K3DeploymentSpec(Model):
         Field(max_length=8, json_schema_extra=edit(EditClass.POD, **ATOMIC)),
     ] = []
     """Names of Secrets in the same namespace that the node pulls images with."""
+    service_account_name: Annotated[str | None, Field(min_length=1, max_length=253, json_schema_extra=POD)] = None
+    """ServiceAccount of the pods, which get no token of it. Unset: one of the deployment's name, made by Umbra."""
+    network: Annotated[Network | None, Field(json_schema_extra=OPERATOR)] = None
+    """Who reaches the pods."""
     health: Health | None = None
     """Bounds on starting and stopping."""
 
