@@ -70,6 +70,9 @@ class Reason(StrEnum):
     SERVING = "Serving"
     NO_REPLICA_SERVES = "NoReplicaServes"
     SCALED_TO_ZERO = "ScaledToZero"
+    ROLLOUT_PAUSED = "RolloutPaused"
+    WAITING_FOR_DELETION = "WaitingForDeletion"
+    ACKNOWLEDGEMENT_REQUIRED = "AcknowledgementRequired"
     PROGRESSING = "Progressing"
     DELETING = "Deleting"
 
@@ -108,6 +111,10 @@ REASONS: Mapping[Reason, str] = {
     Reason.SERVING: "Nothing to do.",
     Reason.NO_REPLICA_SERVES: "No replica serves; the conditions above say why.",
     Reason.SCALED_TO_ZERO: "spec.replicas is 0.",
+    Reason.ROLLOUT_PAUSED: "spec.rollout.paused keeps pods at the old revision. Unset it to go on.",
+    Reason.WAITING_FOR_DELETION: "spec.rollout.strategy is OnDelete: a pod gets the new revision when you delete it.",
+    Reason.ACKNOWLEDGEMENT_REQUIRED: "The change would empty warm stores and spec.rollout.cacheLoss asks first. "
+    "Set rollout.acknowledgedChange to the id in the message, or take the edit back.",
     Reason.PROGRESSING: "The operator works toward the spec; the message says what it waits for.",
     Reason.DELETING: "The object is being deleted.",
 }

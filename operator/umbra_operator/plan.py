@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from umbra_operator.agents import SERVING, Agents
+from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord
@@ -72,6 +73,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a change does not reach pods that exist, although the spec can be followed."""
+
+    reason: Reason
+    message: str
+    pods: frozenset[str]
+    """Names of the pods that stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do, and what the decision rested on."""
 
@@ -83,6 +94,7 @@ class Plan:
     """Pods that this deployment owns."""
     min_available: int = 0
     """Replicas that the PodDisruptionBudget leaves serving; 0 means that there is none."""
+    hold: Hold | None = None
 
 
 def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
@@ -101,9 +113,10 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     if finding or resolved is None or wanted is None:
         return Plan(surplus, finding, wanted, owned)
     actions: list[Action] = [*_children(observed, resolved), *surplus, *_missing(deployment, resolved, wanted, owned)]
+    hold = _hold(resolved, wanted, owned)
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
-        actions += _disrupt(resolved, wanted, owned, agents)
-    return Plan(tuple(actions), None, wanted, owned, min_available(resolved))
+        actions += _disrupt(resolved, wanted, owned, agents, hold)
+    return Plan(tuple(actions), None, wanted, owned, min_available(resolved), hold)
 
 
 def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:
@@ -185,24 +198,69 @@ def _missing(
     return actions
 
 
+def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> Hold | None:
+    """What keeps a change from pods that exist: the user's pause, or a cache that must not be lost unasked."""
+    rollout = resolved.spec.rollout
+    behind = [pod for pod in owned if not pod.deleting and _behind(pod, wanted)]
+    if not behind:
+        return None
+    names_behind = ", ".join(sorted(pod.name for pod in behind))
+    if rollout.paused:
+        message = f"spec.rollout.paused keeps {names_behind} at the old revision; unset it to go on"
+        return Hold(Reason.ROLLOUT_PAUSED, message, frozenset(pod.name for pod in behind))
+    if rollout.strategy is RolloutStrategy.ON_DELETE:
+        message = f"{names_behind}: delete the pod to give it the new revision (spec.rollout.strategy OnDelete)"
+        return Hold(Reason.WAITING_FOR_DELETION, message, frozenset(pod.name for pod in behind))
+    change = wanted.launch if rollout.strategy is RolloutStrategy.RECREATE else wanted.pod
+    if rollout.cache_loss is CacheLoss.ALLOW or rollout.acknowledged_change == change:
+        return None
+    losing = [pod for pod in behind if _loses_store(pod, resolved, wanted)]
+    if not losing:
+        return None
+    message = (
+        f"the change empties {len(losing)} stores of up to {resolved.spec.cache.dram.size} "
+        f"({', '.join(sorted(pod.name for pod in losing))}); "
+        f"set spec.rollout.acknowledgedChange to {change} to let it, or take the edit back"
+    )
+    return Hold(Reason.ACKNOWLEDGEMENT_REQUIRED, message, frozenset(pod.name for pod in losing))
+
+
+def _behind(pod: PodRecord, wanted: Revision) -> bool:
+    return Revision(pod.launch_revision or "", pod.pod_revision or "") != wanted
+
+
+def _replaces(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
+    """Whether the change needs another pod in place of this one."""
+    recreate = resolved.spec.rollout.strategy is RolloutStrategy.RECREATE
+    return pod.pod_revision != wanted.pod or (recreate and pod.launch_revision != wanted.launch)
+
+
+def _loses_store(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
+    """Whether the change would empty a store that runs; one that never started holds nothing."""
+    store = pod.container(names.STORE)
+    return store is not None and store.started and _replaces(pod, resolved, wanted)
+
+
 def _disrupt(
-    resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord], agents: Mapping[str, Agents]
+    resolved: Resolved,
+    wanted: Revision,
+    owned: Sequence[PodRecord],
+    agents: Mapping[str, Agents],
+    hold: Hold | None,
 ) -> list[Action]:
     """One step that costs a serving engine at most: pods that do not serve come first and are free."""
     live = sorted((pod for pod in owned if not pod.deleting), key=lambda pod: (_may_serve(pod, agents), pod.ordinal))
-    steps: list[tuple[PodRecord, Action]] = []
-    for candidate in live:
-        if candidate.pod_revision != wanted.pod:
-            steps.append((candidate, _delete(candidate)))
-        elif candidate.launch_revision != wanted.launch:
-            steps.append((candidate, _patch(candidate, resolved, wanted)))
-    if not steps:
+    free = [pod for pod in live if _behind(pod, wanted) and (hold is None or pod.name not in hold.pods)]
+    if not free:
         return []
-    first, action = steps[0]
-    others_serve = all(_serves(pod, agents) for pod in live if pod is not first)
-    terminating = any(pod.deleting for pod in owned)
-    # maxUnavailable is 1: an engine that serves is touched only while every other one serves.
-    return [action] if not _may_serve(first, agents) or (others_serve and not terminating) else []
+    first = free[0]
+    action = _delete(first) if _replaces(first, resolved, wanted) else _patch(first, resolved, wanted)
+    if not _may_serve(first, agents):
+        return [action]
+    # A replica whose old pod still ends holds its GPUs: it counts as down although a new pod may wait for them.
+    serving = {pod.ordinal for pod in live if _serves(pod, agents)} - {pod.ordinal for pod in owned if pod.deleting}
+    down = set(range(resolved.spec.replicas)) - serving | {first.ordinal}
+    return [action] if len(down) <= resolved.spec.rollout.max_unavailable else []
 
 
 def _serves(pod: PodRecord, agents: Mapping[str, Agents]) -> bool:

@@ -49,7 +49,7 @@ def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents:
     ready = _ready(observed, plan, live, agents, [config, *stages])
     verdicts = [config, *stages, *_warnings(observed, plan), available, ready]
     if ready.status is not True:
-        blocked = config.status is False
+        blocked = config.status is False or (plan.hold is not None and ready.reason is plan.hold.reason)
         kind = Type.STALLED if blocked else Type.RECONCILING
         verdicts.append(Verdict(kind, True, ready.reason, ready.message))
     return verdicts
@@ -124,7 +124,8 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
     if silent:
         message = f"the agents of {', '.join(silent)} do not answer on port {names.ENGINE_AGENT_PORT}"
         return Verdict(Type.ENGINE_READY, None, Reason.AGENT_SILENT, message)
-    behind = [pod.name for pod in live if not _at(pod, agents, plan)]
+    held = plan.hold.pods if plan.hold else frozenset()
+    behind = [pod.name for pod in live if pod.name not in held and not _at(pod, agents, plan)]
     if behind:
         message = f"{', '.join(behind)} restarts into the wanted revision"
         return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)
@@ -174,15 +175,17 @@ def _ready(
         return Verdict(Type.READY, False, config.reason, config.message)
     if replicas == 0 and not live:
         return Verdict(Type.READY, True, Reason.SCALED_TO_ZERO, "spec.replicas is 0")
-    for verdict in earlier:
-        # A store that is lost later costs hits, not requests: it shows in StoreReady and leaves readiness alone.
-        if verdict.type is not Type.STORE_READY and verdict.status is not True:
-            return Verdict(Type.READY, False, verdict.reason, verdict.message)
-    there = [pod for pod in live if pod.ready and _at(pod, agents, plan)]
-    if len(there) != replicas or len(live) != replicas:
-        message = f"{len(there)} of {replicas} replicas serve at the wanted revision"
-        return Verdict(Type.READY, False, Reason.PROGRESSING, message)
-    return Verdict(Type.READY, True, Reason.SERVING, "all replicas serve at the wanted revision")
+    # A store that is lost later costs hits, not requests: it shows in StoreReady and leaves readiness alone.
+    missing = [each for each in earlier if each.type is not Type.STORE_READY and each.status is not True]
+    if missing:
+        return Verdict(Type.READY, False, missing[0].reason, missing[0].message)
+    if plan.hold:
+        return Verdict(Type.READY, False, plan.hold.reason, plan.hold.message)
+    there = sum(pod.ready and _at(pod, agents, plan) for pod in live)
+    complete = there == len(live) == replicas
+    counted = "all" if complete else f"{there} of {replicas}"
+    reason = Reason.SERVING if complete else Reason.PROGRESSING
+    return Verdict(Type.READY, complete, reason, f"{counted} replicas serve at the wanted revision")
 
 
 def _at(pod: PodRecord, agents: Mapping[str, Agents], plan: Plan) -> bool:

@@ -63,6 +63,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "peer without a member": ({"network__from": [{}]}, PEER),
     "peer with all": ({"network__metricsFrom": [{"podSelector": {}, "ipBlock": BLOCK}]}, PEER),
     "no range": ({"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]}, RANGE),
+    "no change id": ({"rollout__acknowledgedChange": "yes"}, "spec.rollout.acknowledgedChange"),
+    "no replica may be down": ({"rollout__maxUnavailable": 0}, "spec.rollout.maxUnavailable"),
     "another role": ({"role": "Prefill"}, "spec.role"),
 }
 
@@ -212,6 +214,7 @@ def test_the_role_is_immutable(before: ControlPlane) -> None:
 
 def test_defaults_are_stored_and_say_nothing_that_a_profile_may_say(crds: ControlPlane) -> None:
     stored = create(crds, deployment(namespace="default"), "--dry-run=server")["spec"]
-    assert stored == {**DEPLOYMENT_SPEC, "role": "Unified"}
+    rollout = {"strategy": "InPlace", "maxUnavailable": 1, "paused": False, "cacheLoss": "Allow"}
+    assert stored == {**DEPLOYMENT_SPEC, "role": "Unified", "rollout": rollout}
     kept = create(crds, profile(), "--dry-run=server")["spec"]
     assert kept["engine"] == {**PROFILE_SPEC["engine"], "python": "python3", "shmSize": "16Gi"}

@@ -112,6 +112,13 @@ DEPLOYMENT: dict[str, Case] = {
         {"network.metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]},
         ['"operator"}}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}}'],
     ),
+    "rollout.maxUnavailable": (
+        {"replicas": 5},
+        {},
+        {"rollout.maxUnavailable": 2},
+        ['"minAvailable":3'],
+    ),
+    "restart.id": ({}, {}, {"restart.id": "monday"}, []),
     "health.startupTimeoutSeconds": ({}, {}, {"health.startupTimeoutSeconds": 300}, ['"failureThreshold":150']),
     "health.drainTimeoutSeconds": ({}, {}, {"health.drainTimeoutSeconds": 0}, ['"drainTimeoutSeconds":0']),
 }
@@ -119,6 +126,10 @@ DEPLOYMENT_ELSEWHERE = {
     "profileRef.name": "chooses the profile (test_plan)",
     "role": "one value, immutable (test_rules)",
     "replicas": "number of pods (test_plan)",
+    "rollout.strategy": "how a change reaches pods (test_plan)",
+    "rollout.paused": "whether a change reaches pods (test_plan)",
+    "rollout.cacheLoss": "whether a change reaches pods (test_plan)",
+    "rollout.acknowledgedChange": "whether a change reaches pods (test_plan)",
     "parallelism.decodeContext": "only 1 passes in this release (test_resolve)",
 }
 PROFILE: dict[str, Case] = {

@@ -1,6 +1,7 @@
 """The operator as a real process against a real control plane: every change that a user or an accident makes."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,27 @@ def test_a_larger_store_replaces_the_pod_under_the_next_attempt(serving: Stack) 
     eventually(lambda: set(serving.pods()) == {"k3-0-1"} and serving.ready(), "the next attempt is ready")
     (pod,) = serving.get()["status"]["pods"]
     assert pod["name"] == "k3-0-1"
+
+
+def test_a_warm_cache_is_kept_until_its_loss_is_acknowledged(serving: Stack) -> None:
+    uid = serving.pods()["k3-0-0"]["metadata"]["uid"]
+    serving.edit({"cache.dram.size": "2Gi", "rollout.cacheLoss": "RequireAcknowledgement"})
+    eventually(serving.says("Ready", "False", "AcknowledgementRequired"), "the hold is told")
+    time.sleep(2)
+    assert serving.pods()["k3-0-0"]["metadata"]["uid"] == uid
+    assert serving.conditions()["Available"]["status"] == "True"
+    found = re.search(r"acknowledgedChange to (\w{12})", serving.conditions()["Ready"]["message"])
+    assert found
+    serving.edit({"rollout.acknowledgedChange": found[1]})
+    eventually(lambda: set(serving.pods()) == {"k3-0-1"} and serving.ready(), "the next attempt is ready")
+
+
+def test_a_restart_on_request_keeps_the_pod(serving: Stack) -> None:
+    before = serving.get()["status"]["pods"][0]
+    serving.edit({"restart.id": "monday"})
+    eventually(lambda: serving.ready() and serving.get()["status"]["pods"][0]["revision"] != before["revision"], "anew")
+    after = serving.get()["status"]["pods"][0]
+    assert (after["name"], after["epoch"]) == (before["name"], before["epoch"])
 
 
 def test_scaling_by_the_scale_subresource(serving: Stack) -> None:

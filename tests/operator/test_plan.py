@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, World, deployment_spec, edited, profile_spec, stored
 from builders import profile as profile_body
 from umbra_operator.agents import Agents, EngineAgent
+from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
 from umbra_operator.cluster import CHILDREN
 from umbra_operator.conditions import Reason
 from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Prune
@@ -161,6 +162,126 @@ def test_the_next_pod_waits_until_the_replaced_one_has_ended() -> None:
     assert kinds(world) == [("DeletePod", "k3-1-0")]
 
 
+ROLLOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]], Reason | None]] = {
+    # what: (spec.rollout, edit, the first step from three that serve, why not)
+    "in place": ({}, {"engine__contextLength": 4096}, [("PatchPod", "k3-0-0")], None),
+    "recreate": ({"strategy": "Recreate"}, {"engine__contextLength": 4096}, [("DeletePod", "k3-0-0")], None),
+    "on delete": ({"strategy": "OnDelete"}, {"cache__dram__size": "2Gi"}, [], Reason.WAITING_FOR_DELETION),
+    "paused": ({"paused": True}, {"engine__contextLength": 4096}, [], Reason.ROLLOUT_PAUSED),
+    "cache may go": ({"cacheLoss": "Allow"}, {"cache__dram__size": "2Gi"}, [("DeletePod", "k3-0-0")], None),
+    "cache must not go": (
+        {"cacheLoss": "RequireAcknowledgement"},
+        {"cache__dram__size": "2Gi"},
+        [],
+        Reason.ACKNOWLEDGEMENT_REQUIRED,
+    ),
+    "cache is not touched": (
+        {"cacheLoss": "RequireAcknowledgement"},
+        {"engine__contextLength": 4096},
+        [("PatchPod", "k3-0-0")],
+        None,
+    ),
+    "recreating loses the cache too": (
+        {"cacheLoss": "RequireAcknowledgement", "strategy": "Recreate"},
+        {"engine__contextLength": 4096},
+        [],
+        Reason.ACKNOWLEDGEMENT_REQUIRED,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROLLOUTS)
+def test_the_first_step_of_a_rollout(case: str) -> None:
+    rollout, edit, steps, reason = ROLLOUTS[case]
+    world = settled(3, rollout=rollout)
+    world.edit(spec(replicas=3, rollout=rollout, **edit))
+    assert kinds(world) == steps
+    hold = world.plan().hold
+    assert (hold.reason if hold else None) is reason
+    if hold:
+        assert hold.pods == {"k3-0-0", "k3-1-0", "k3-2-0"}
+
+
+def test_a_held_change_goes_on_when_the_id_in_its_message_is_acknowledged_and_only_then() -> None:
+    rollout = {"cacheLoss": "RequireAcknowledgement"}
+    world = settled(2, rollout=rollout)
+    world.edit(spec(replicas=2, rollout=rollout, cache__dram__size="2Gi"))
+    plan = world.plan()
+    assert plan.hold
+    assert plan.revision
+    assert f"2 stores of up to 2Gi (k3-0-0, k3-1-0); set spec.rollout.acknowledgedChange to {plan.revision.pod}" in (
+        plan.hold.message
+    )
+    acknowledged = {**rollout, "acknowledgedChange": plan.revision.pod}
+    world.edit(spec(replicas=2, rollout=acknowledged, cache__dram__size="4Gi"))
+    assert world.plan().hold, "another change than the acknowledged one"
+    world.edit(spec(replicas=2, rollout=acknowledged, cache__dram__size="2Gi"))
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
+    world.run()
+    assert world.plan().hold is None
+
+
+def test_a_store_that_never_started_is_replaced_without_acknowledgement() -> None:
+    rollout = {"cacheLoss": "RequireAcknowledgement"}
+    world = World(spec(rollout=rollout))
+    for action in world.plan().actions:
+        world.apply(action)
+    world.edit(spec(rollout=rollout, cache__dram__size="2Gi"))
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
+
+
+@pytest.mark.parametrize("held", [{"paused": True}, {"strategy": "OnDelete"}])
+def test_while_a_change_is_held_pods_come_and_go_and_new_ones_have_the_new_revision(held: dict[str, Any]) -> None:
+    world = settled(2)
+    world.edit(spec(replicas=3, rollout=held, engine__contextLength=4096))
+    assert ("CreatePod", "k3-2-0") in kinds(world)
+    world.run()
+    revisions = {record.name: record.launch_revision for record in world.observe().pods}
+    assert revisions["k3-0-0"] == revisions["k3-1-0"] != revisions["k3-2-0"]
+    body = world.bodies["k3-0-0"]
+    body["metadata"]["deletionTimestamp"] = "x"
+    world.memory.put_pod(body)
+    assert kinds(world) == [("CreatePod", "k3-0-1")]
+    world.run()
+    revisions = {record.name: record.launch_revision for record in world.observe().pods}
+    assert revisions["k3-0-1"] == revisions["k3-2-0"]
+    world.edit(spec(replicas=1, rollout=held, engine__contextLength=4096))
+    world.run()
+    assert [record.name for record in world.observe().pods] == ["k3-0-1"]
+
+
+def test_two_may_be_down_at_once_and_the_next_waits() -> None:
+    world = settled(4, rollout={"maxUnavailable": 2})
+    world.edit(spec(replicas=4, rollout={"maxUnavailable": 2}, engine__contextLength=4096))
+    done = []
+    for _ in range(2):
+        done += kinds(world)
+        world.apply(world.plan().actions[0])
+    assert done == [("PatchPod", "k3-0-0"), ("PatchPod", "k3-1-0")]
+    assert world.plan().actions == ()
+    world.settle("k3-1-0")
+    assert kinds(world) == [("PatchPod", "k3-2-0")]
+
+
+def test_another_restart_id_restarts_the_engines_in_their_pods_one_after_the_other() -> None:
+    world = settled(2)
+    world.edit(spec(replicas=2, restart__id="monday"))
+    assert kinds(world) == [("PatchPod", "k3-0-0")]
+    world.run()
+    assert set(world.bodies) == {"k3-0-0", "k3-1-0"}
+
+
+def test_an_edit_taken_back_half_way_touches_the_other_half_no_more() -> None:
+    world = settled(3)
+    world.edit(spec(replicas=3, engine__contextLength=4096))
+    world.apply(world.plan().actions[0])
+    world.settle_all()
+    world.edit(spec(replicas=3))
+    assert kinds(world) == [("PatchPod", "k3-0-0")]
+    world.run()
+    assert len({record.launch_revision for record in world.observe().pods}) == 1
+
+
 def test_scaling_down_deletes_the_highest_ordinals() -> None:
     world = settled(3)
     world.edit(spec(replicas=1))
@@ -241,10 +362,20 @@ SPECS = [
 ]
 
 
+ROLLOUT = st.fixed_dictionaries(
+    {
+        "maxUnavailable": st.integers(1, 2),
+        "strategy": st.sampled_from(["InPlace", "InPlace", "Recreate", "OnDelete"]),
+        "paused": st.sampled_from([False, False, False, True]),
+        "cacheLoss": st.sampled_from(["Allow", "Allow", "RequireAcknowledgement"]),
+    }
+)
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Any cluster: pods of several ordinals, attempts, revisions and states, ours or not, and any wanted spec."""
-    wanted = {**draw(st.sampled_from(SPECS)), "replicas": draw(st.integers(0, 3))}
+    wanted = {**draw(st.sampled_from(SPECS)), "replicas": draw(st.integers(0, 3)), "rollout": draw(ROLLOUT)}
     world = World(edited(DEPLOYMENT_SPEC, wanted))
     for ordinal, attempt in draw(st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=5)):
         told = deployment_spec(**{path.replace(".", "__"): v for path, v in draw(st.sampled_from(SPECS)).items()})
@@ -292,17 +423,25 @@ def disrupted(world: World, actions: tuple[Action, ...]) -> set[str]:
     return named & wanted & last & really_serving(world)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(worlds(), st.data())
 def test_any_state_reaches_the_spec_one_disruption_at_a_time(world: World, data: st.DataObject) -> None:
+    spec_ = world.observe().deployment.spec
+    assert spec_
+    replicas, rollout = spec_.replicas, spec_.rollout
     for _ in range(12):
         actions = world.plan().actions
         assert world.plan().actions == actions, "the plan is a pure function"
         stopped = disrupted(world, actions)
         assert len(stopped) <= 1
         if stopped:
-            live = {record.name for record in world.observe().pods if not record.deleting}
-            assert live == really_serving(world), "an engine is stopped only while every other one serves"
+            left = {record.ordinal for record in world.observe().pods if record.name in really_serving(world) - stopped}
+            assert len(left) >= replicas - rollout.max_unavailable, "the others serve"
+            assert rollout.strategy is not RolloutStrategy.ON_DELETE
+            assert not rollout.paused
+        if rollout.cache_loss is CacheLoss.REQUIRE_ACKNOWLEDGEMENT:
+            gone = {action.name for action in actions if isinstance(action, DeletePod)}
+            assert not gone & wanted_and_warm(world)
         before = set(world.bodies)
         for action in actions:
             if isinstance(action, CreatePod):
@@ -311,11 +450,28 @@ def test_any_state_reaches_the_spec_one_disruption_at_a_time(world: World, data:
         for name in data.draw(st.sets(st.sampled_from(sorted(world.bodies)))) if world.bodies else ():
             world.settle(name)
     world.run()
-    told, wanted = world.observe(), world.plan().revision
-    assert told.deployment.spec
-    assert wanted
-    assert sorted(record.ordinal for record in told.pods) == list(range(told.deployment.spec.replicas))
-    assert {Revision(record.launch_revision or "", record.pod_revision or "") for record in told.pods} <= {wanted}
+    told, plan = world.observe(), world.plan()
+    assert plan.revision
+    assert sorted(record.ordinal for record in told.pods) == list(range(replicas))
+    held = plan.hold.pods if plan.hold else frozenset()
+    free = [record for record in told.pods if record.name not in held]
+    assert {Revision(record.launch_revision or "", record.pod_revision or "") for record in free} <= {plan.revision}
+
+
+def wanted_and_warm(world: World) -> set[str]:
+    """The newest pods of wanted replicas whose store runs, but for those that have ended."""
+    spec_ = world.observe().deployment.spec
+    assert spec_
+    newest: dict[int, Any] = {}
+    for record in sorted(world.observe().pods, key=lambda record: record.attempt):
+        if not record.deleting:
+            newest[record.ordinal] = record
+    found = set()
+    for record in newest.values():
+        store = record.container(names.STORE)
+        if record.ordinal < spec_.replicas and record.phase == "Running" and store and store.started:
+            found.add(record.name)
+    return found
 
 
 @settings(max_examples=40, deadline=None)

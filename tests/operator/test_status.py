@@ -212,6 +212,34 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "1 of 2",
         "Progressing",
     ),
+    "a paused rollout": (
+        lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096, "rollout.paused": True})),
+        "Ready",
+        "False",
+        "RolloutPaused",
+        "spec.rollout.paused keeps k3-0-0",
+        "RolloutPaused",
+    ),
+    "a rollout that waits for deletions": (
+        lambda world: world.edit(
+            edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096, "rollout.strategy": "OnDelete"})
+        ),
+        "EngineReady",
+        "True",
+        "Serving",
+        "every engine serves",
+        "WaitingForDeletion",
+    ),
+    "a cache that must not be lost unasked": (
+        lambda world: world.edit(
+            edited(DEPLOYMENT_SPEC, {"cache.dram.size": "2Gi", "rollout.cacheLoss": "RequireAcknowledgement"})
+        ),
+        "Stalled",
+        "True",
+        "AcknowledgementRequired",
+        "spec.rollout.acknowledgedChange",
+        "AcknowledgementRequired",
+    ),
     "being deleted": (
         lambda world: world.memory.put_deployment(
             stored(

@@ -12,7 +12,7 @@ def min_available(resolved: Resolved) -> int:
     An integer, because with another form the disruption controller needs the scale of the pods' owner.
     At one replica a budget would only block the drain of its node for ever, so there is none.
     """
-    return max(0, resolved.spec.replicas - resolved.max_unavailable)
+    return max(0, resolved.spec.replicas - resolved.spec.rollout.max_unavailable)
 
 
 def budget(resolved: Resolved, deployment: str, namespace: str, uid: str) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from umbra_operator.render import flags, names
 HIGH_PERCENT, LOW_PERCENT = 90, 70
 """Watermarks of UMBP 1.2.4 itself."""
 DRAIN_SECONDS = 600
-MAX_UNAVAILABLE = 1
 _RESERVED = ("umbra.dev/", "app.kubernetes.io/")
 
 
@@ -33,8 +32,6 @@ class Resolved:
     low_percent: int
     key_layout: KeyLayout
     drain_seconds: int
-    max_unavailable: int
-    """Replicas that may be down at once by the operator's or an administrator's doing."""
 
 
 def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
@@ -65,7 +62,6 @@ def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
         low_percent=marks.low_percent if marks else LOW_PERCENT,
         key_layout=(policy and policy.key_layout) or KeyLayout.AUTO,
         drain_seconds=DRAIN_SECONDS if drain is None else drain,
-        max_unavailable=MAX_UNAVAILABLE,
     )
 
 

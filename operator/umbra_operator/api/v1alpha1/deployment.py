@@ -42,6 +42,24 @@ class KeyLayout(StrEnum):
     PER_RANK = "PerRank"
 
 
+class RolloutStrategy(StrEnum):
+    """How a change reaches pods that exist."""
+
+    IN_PLACE = "InPlace"
+    """Whatever a running pod can take is changed in it; only what needs another pod replaces it."""
+    RECREATE = "Recreate"
+    """Every change replaces the pod."""
+    ON_DELETE = "OnDelete"
+    """A change waits until somebody deletes the pod."""
+
+
+class CacheLoss(StrEnum):
+    """What a change needs that empties a store."""
+
+    ALLOW = "Allow"
+    REQUIRE_ACKNOWLEDGEMENT = "RequireAcknowledgement"
+
+
 class ProfileRef(Model):
     """Names the K3Profile that this deployment uses."""
 
@@ -312,6 +330,28 @@ class Network(Model):
     """Who may read the agents' metrics besides the operator's namespace. The engines' own are on the serving port."""
 
 
+class Rollout(Model):
+    """How changes reach the pods."""
+
+    strategy: RolloutStrategy = RolloutStrategy.IN_PLACE
+    """InPlace changes in the pod what it can take. Recreate replaces the pod. OnDelete waits until a pod is deleted."""
+    max_unavailable: Annotated[int, Field(ge=1, le=64)] = 1
+    """Replicas that a rollout or a node drain may have down at once."""
+    paused: bool = False
+    """Stops the rollout where it is. Scaling still works, and new pods get the new revision."""
+    cache_loss: CacheLoss = CacheLoss.ALLOW
+    """RequireAcknowledgement holds a change that empties warm stores until acknowledgedChange names it."""
+    acknowledged_change: Annotated[str | None, Field(pattern=r"^[0-9a-f]{12}$", max_length=12)] = None
+    """The change that may empty stores: the id in the message of the Ready condition that holds it."""
+
+
+class Restart(Model):
+    """A restart on request."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+    """Any word; another one restarts every engine in its pod, one after the other, and the stores keep their pages."""
+
+
 class Health(Model):
     """Bounds on starting and stopping."""
 
@@ -382,6 +422,10 @@ class K3DeploymentSpec(Model):
     """ServiceAccount of the pods, which get no token of it. Unset: one of the deployment's name, made by Umbra."""
     network: Annotated[Network | None, Field(json_schema_extra=OPERATOR)] = None
     """Who reaches the pods."""
+    rollout: Annotated[Rollout, Field(json_schema_extra=OPERATOR)] = Rollout()
+    """How changes reach the pods."""
+    restart: Annotated[Restart | None, Field(json_schema_extra=ENGINE)] = None
+    """A restart on request."""
     health: Health | None = None
     """Bounds on starting and stopping."""
 
