@@ -6,24 +6,27 @@ real HTTP servers answer like its agents; what they say follows the launch docum
 
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentservers import AgentServers
 from localcluster import pki, probe
 from localcluster.controlplane import ControlPlane
 from umbra_operator.render import names
 
 NODE = "node-0"
-START_SECONDS, RESTART_SECONDS, END_SECONDS = 0.5, 1.5, 0.7
 TICK_SECONDS = 0.15
 HEARTBEAT_SECONDS = 10.0
 STRATEGIC = "application/strategic-merge-patch+json"
+_INITIAL = "resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
 
 class Refused(Exception):
@@ -59,20 +62,57 @@ class Api:
             raise Refused(response.status, str(answer.get("message")))
         return answer
 
+    def watch(self, path: str) -> Iterator[dict[str, Any]]:
+        """Events of a watch until its end. Raises Refused, and OSError after `cut`."""
+        self._connection.request("GET", path)
+        if self._connection.sock:
+            self._connection.sock.settimeout(None)
+        response = self._connection.getresponse()
+        if response.status >= 300:
+            raise Refused(response.status, response.read().decode())
+        while line := response.readline():
+            yield json.loads(line)
+        self._connection.close()
+
+    def cut(self) -> None:
+        """Ends a watch that another thread reads."""
+        if self._connection.sock:
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How fast pods do things, in seconds."""
+
+    start: float = 0.5
+    """From being placed to a ready engine."""
+    restart: float = 1.5
+    """From a new launch document to a ready engine."""
+    end: float = 0.7
+    """From the wish to be gone to being gone."""
+
 
 @dataclass
 class Life:
     """One pod on the node."""
 
+    path: str
     address: str
     since: float
+    """When its engine is up at the revision that it was told."""
+    told: str
+    """Revision of the launch document."""
     revision: str | None = None
     """What its engine runs; None while it starts."""
-    wanted: str | None = None
     epoch: str = ""
-    ready: bool = False
+    shown: bool | None = None
+    """The readiness that the API server was told; None before it was told any."""
     ending: float | None = None
-    servers: list[ThreadingHTTPServer] = field(default_factory=list)
+
+    @property
+    def rests(self) -> bool:
+        """Whether only an event can change something."""
+        return self.ending is None and self.revision == self.told and self.shown is True
 
     def engine(self) -> dict[str, Any]:
         """What the engine's agent answers on /status."""
@@ -80,7 +120,7 @@ class Life:
         return {
             "agent": "engine",
             "revision": self.revision,
-            "wantedRevision": self.wanted,
+            "wantedRevision": self.told,
             "state": state,
             "restarts": 0,
             "problem": None,
@@ -94,86 +134,143 @@ class Life:
 class NodeAgent:
     """A context manager: while it lives, pods that the scheduler places become ready, restart and end."""
 
-    def __init__(self, control_plane: ControlPlane) -> None:
+    def __init__(self, control_plane: ControlPlane, timing: Timing | None = None, pods: int = 500) -> None:
         self._api = Api(control_plane)
+        self._watch_api = Api(control_plane)
+        self._timing, self._capacity = timing or Timing(), pods
+        self._servers = AgentServers()
         self._lives: dict[str, Life] = {}
+        self._busy: set[str] = set()
+        self._events: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
         self._next = 4
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node-agent", daemon=True)
+        self._threads = [
+            threading.Thread(target=target, name=f"node-agent-{target.__name__}", daemon=True)
+            for target in (self._watch, self._run)
+        ]
         self._beat = 0.0
+        self.engine_starts: Counter[tuple[str, str]] = Counter()
+        """Starts of an engine so far, by namespace and `<deployment>-<ordinal>`, whatever the pod's name was."""
         self.problems: list[str] = []
-        """What went wrong in the thread; a test looks at its end."""
+        """What went wrong in the threads; a test looks at its end."""
 
     def __enter__(self) -> "NodeAgent":
         self._api("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
         self._heartbeat()
-        self._thread.start()
+        self._servers.__enter__()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
-        for life in self._lives.values():
-            _close(life)
+        self._watch_api.cut()
+        for thread in self._threads:
+            thread.join(10)
+        self._servers.__exit__()
         self._api("DELETE", f"/api/v1/nodes/{NODE}")
 
+    def _watch(self) -> None:
+        """Turns pods on the node into events, for ever."""
+        path = f"/api/v1/pods?labelSelector={names.LABEL_DEPLOYMENT}&fieldSelector=spec.nodeName={NODE}"
+        while not self._stop.is_set():
+            try:
+                for event in self._watch_api.watch(f"{path}&watch=true&sendInitialEvents=true&{_INITIAL}"):
+                    self._events.put((event["type"], event["object"]))
+            except Exception as error:  # the thread must go on, and the test must see it
+                if not self._stop.is_set():
+                    self.problems.append(f"watch: {error!r}")
+                    self._stop.wait(1)
+
     def _run(self) -> None:
-        while not self._stop.wait(TICK_SECONDS):
+        while not self._stop.is_set():
             try:
                 if time.monotonic() - self._beat > HEARTBEAT_SECONDS:
                     self._heartbeat()
-                pods = self._api("GET", f"/api/v1/pods?labelSelector={names.LABEL_DEPLOYMENT}")["items"]
-                for uid in self._lives.keys() - {pod["metadata"]["uid"] for pod in pods}:
-                    _close(self._lives.pop(uid))
-                for pod in pods:
-                    if pod["spec"].get("nodeName") == NODE:
-                        self._step(pod)
-            except Refused as error:
-                if error.status not in (404, 409):
-                    self.problems.append(str(error))
+                self._take_events()
+                for uid in list(self._busy):
+                    self._step(uid)
             except Exception as error:  # the thread must go on, and the test must see it
                 self.problems.append(repr(error))
 
     def _heartbeat(self) -> None:
         self._beat = time.monotonic()
-        amounts = {"cpu": "64", "memory": "1Ti", "pods": "200"}
+        amounts = {"cpu": "10k", "memory": "1Pi", "pods": str(self._capacity)}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ready = {"type": "Ready", "status": "True", "reason": "Here", "message": "", "lastHeartbeatTime": now}
         body = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
         self._api("PATCH", f"/api/v1/nodes/{NODE}/status", body, STRATEGIC)
 
-    def _step(self, pod: dict[str, Any]) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        now = time.monotonic()
-        life = self._lives.get(meta["uid"]) or self._begin(meta["uid"], now)
-        if "deletionTimestamp" in meta:
-            life.ending = life.ending or now
-            if now - life.ending > END_SECONDS:
-                options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
-                self._api("DELETE", path, options)
-            return
-        wanted = meta["annotations"][names.ANNOTATION_REVISION]
-        if life.wanted != wanted:
-            # A new launch document: the engine ends, and starts again a moment later.
-            life.since = now + (RESTART_SECONDS if life.wanted else START_SECONDS)
-            life.wanted, life.revision = wanted, None
-        if life.revision is None and now >= life.since:
-            life.revision = wanted
-        ready = life.revision is not None
-        if life.ready != ready or pod["status"].get("podIP") != life.address:
-            self._api("PATCH", f"{path}/status", {"status": _status(life, ready)}, STRATEGIC)
-            life.ready = ready
+    def _take_events(self) -> None:
+        """Waits for a tick, or as long as nothing happens and nothing is due."""
+        end = time.monotonic() + TICK_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            try:
+                kind, body = self._events.get(timeout=left)
+            except Empty:
+                return
+            if kind in ("ADDED", "MODIFIED"):
+                self._see(body)
+            elif kind == "DELETED" and (life := self._lives.pop(body["metadata"]["uid"], None)):
+                self._busy.discard(body["metadata"]["uid"])
+                self._servers.close(life.address)
 
-    def _begin(self, uid: str, now: float) -> Life:
+    def _see(self, pod: dict[str, Any]) -> None:
+        meta, now = pod["metadata"], time.monotonic()
+        told = meta["annotations"][names.ANNOTATION_REVISION]
+        life = self._lives.get(meta["uid"])
+        if life is None:
+            life = self._begin(pod, told, now)
+        elif life.told != told:
+            # A new launch document: the engine ends, and starts again a moment later.
+            life.told, life.revision, life.since = told, None, now + self._timing.restart
+            self._count(pod)
+        if "deletionTimestamp" in meta:
+            life.ending = life.ending or now + self._timing.end
+        if not life.rests:
+            self._busy.add(meta["uid"])
+
+    def _step(self, uid: str) -> None:
+        life, now = self._lives[uid], time.monotonic()
+        try:
+            if life.ending is not None:
+                if now >= life.ending:
+                    self._busy.discard(uid)
+                    options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+                    self._api("DELETE", life.path, options)
+                return
+            if now >= life.since:
+                life.revision = life.told
+            ready = life.revision is not None
+            if life.shown != ready:
+                self._api("PATCH", f"{life.path}/status", {"status": _status(life, ready)}, STRATEGIC)
+                life.shown = ready
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+        if life.rests:
+            self._busy.discard(uid)
+
+    def _begin(self, pod: dict[str, Any], told: str, now: float) -> Life:
+        meta = pod["metadata"]
         self._next += 1
-        life = Life(address=f"127.0.0.{self._next}", since=now, epoch=f"epoch-{self._next}")
-        life.servers = [
-            _serve(life.address, names.ENGINE_AGENT_PORT, life.engine),
-            _serve(life.address, names.STORE_AGENT_PORT, life.store),
-        ]
-        self._lives[uid] = life
+        high, low = divmod(self._next, 250)
+        life = Life(
+            path=f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}",
+            address=f"127.1.{high}.{low + 1}",
+            since=now + self._timing.start,
+            told=told,
+            epoch=f"epoch-{self._next}",
+        )
+        self._servers.open(life.address, {names.ENGINE_AGENT_PORT: life.engine, names.STORE_AGENT_PORT: life.store})
+        self._lives[meta["uid"]] = life
+        self._count(pod)
         return life
+
+    def _count(self, pod: dict[str, Any]) -> None:
+        meta, labels = pod["metadata"], pod["metadata"]["labels"]
+        replica = f"{labels[names.LABEL_DEPLOYMENT]}-{labels[names.LABEL_ORDINAL]}"
+        self.engine_starts[meta["namespace"], replica] += 1
 
 
 def _status(life: Life, ready: bool) -> dict[str, Any]:
@@ -195,27 +292,3 @@ def _status(life: Life, ready: bool) -> dict[str, Any]:
         "containerStatuses": [container(names.ENGINE, ready)],
         "conditions": [{"type": name, "status": str(value)} for name, value in states.items()],
     }
-
-
-def _serve(address: str, port: int, answer: Any) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(answer()).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Questions are not news."""
-
-    server = ThreadingHTTPServer((address, port), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    return server
-
-
-def _close(life: Life) -> None:
-    for server in life.servers:
-        server.shutdown()
-        server.server_close()
