@@ -162,14 +162,18 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
 
     async def _list_all(self) -> set[Key]:
-        deployments, pods, children = [], [], []
+        repair = self._memory.repair()
         for namespace in self._settings.namespaces or (None,):
-            deployments += [body async for body in self._cluster.list(DEPLOYMENTS, namespace)]
-            pods += [body async for body in self._cluster.list(PODS, namespace, names.LABEL_DEPLOYMENT)]
+            async for body in self._cluster.list(DEPLOYMENTS, namespace):
+                repair.deployment(body)
+            async for body in self._cluster.list(PODS, namespace, names.LABEL_DEPLOYMENT):
+                repair.pod(body)
             for kind, resource in CHILDREN.items():
-                children += [(kind, body) async for body in self._list_children(resource, namespace)]
-        profiles = [body async for body in self._cluster.list(PROFILES)]
-        return self._memory.repair(deployments, profiles, pods, children)
+                async for body in self._list_children(resource, namespace):
+                    repair.child(kind, body)
+        async for body in self._cluster.list(PROFILES):
+            repair.profile(body)
+        return repair.finish()
 
     async def _list_children(self, resource: Resource, namespace: str | None) -> AsyncIterator[dict[str, Any]]:
         """Objects with a deployment's label; none of a kind that the cluster does not have."""

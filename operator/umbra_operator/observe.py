@@ -1,7 +1,8 @@
 """The operator's memory of the cluster, and the one frozen value that a reconcile looks at."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from umbra_operator.records import (
@@ -31,10 +32,13 @@ class Memory:
         self.profiles: dict[str, ProfileRecord] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = defaultdict(dict)
         self._children: dict[Key, dict[str, ChildRecord]] = defaultdict(dict)
+        self._told: set[str] = set()
+        """Uids of which something was told since the last repair began."""
 
     def put_deployment(self, body: Mapping[str, Any]) -> set[Key]:
         """A K3Deployment was added or changed; seeing the operator's own status again concerns nobody."""
         record = deployment_record(body)
+        self._told.add(record.uid)
         old = self.deployments.get(record.key)
         self.deployments[record.key] = record
         same = (
@@ -46,6 +50,7 @@ class Memory:
 
     def drop_deployment(self, key: Key, uid: str) -> set[Key]:
         """A K3Deployment is gone; another one of that name may have been seen before."""
+        self._told.add(uid)
         if key not in self.deployments or self.deployments[key].uid != uid:
             return set()
         del self.deployments[key]
@@ -54,6 +59,7 @@ class Memory:
     def put_profile(self, body: Mapping[str, Any]) -> set[Key]:
         """A K3Profile was added or changed."""
         record = profile_record(body)
+        self._told.add(record.uid)
         if self.profiles.get(record.name) == record:
             return set()
         self.profiles[record.name] = record
@@ -61,6 +67,7 @@ class Memory:
 
     def drop_profile(self, name: str, uid: str) -> set[Key]:
         """A K3Profile is gone; another one of that name may have been seen before."""
+        self._told.add(uid)
         if name not in self.profiles or self.profiles[name].uid != uid:
             return set()
         del self.profiles[name]
@@ -71,6 +78,7 @@ class Memory:
         record = pod_record(body)
         if record is None:
             return set()
+        self._told.add(record.uid)
         if self._pods[record.key].get(record.name) == record:
             return set()
         self._pods[record.key][record.name] = record
@@ -79,25 +87,44 @@ class Memory:
     def drop_pod(self, body: Mapping[str, Any]) -> set[Key]:
         """A pod is gone; another one of that name may have been seen before."""
         record = pod_record(body)
+        self._told.add(body["metadata"]["uid"])
         known = self._pods.get(record.key, {}).get(record.name) if record else None
         if record is None or known is None or known.uid != record.uid:
             return set()
-        del self._pods[record.key][record.name]
-        return {record.key}
+        return self.forget_pod(record)
 
-    def put_child(self, kind: str, body: Mapping[str, Any]) -> ChildRecord:
+    def forget_pod(self, pod: PodRecord) -> set[Key]:
+        """A pod is known to be gone."""
+        del self._pods[pod.key][pod.name]
+        if not self._pods[pod.key]:
+            del self._pods[pod.key]
+        return {pod.key}
+
+    def put_child(self, kind: str, body: Mapping[str, Any]) -> set[Key]:
         """A child was read or written."""
         record = child_record(kind, body)
+        self._told.add(record.uid)
+        same = self._children[record.key].get(kind) == record
         self._children[record.key][kind] = record
-        return record
+        return set() if same else {record.key}
+
+    def child(self, key: Key, kind: str) -> ChildRecord | None:
+        """What is remembered of one child."""
+        return self._children.get(key, {}).get(kind)
 
     def drop_child(self, key: Key, kind: str) -> None:
         """A child is known to be absent."""
-        self._children.get(key, {}).pop(kind, None)
+        known = self._children.get(key, {}).pop(kind, None)
+        if known:
+            self._told.add(known.uid)
 
     def children_of(self, key: Key) -> tuple[ChildRecord, ...]:
         """What is remembered of a deployment's children."""
         return tuple(self._children.get(key, {}).values())
+
+    def children(self) -> Iterable[ChildRecord]:
+        """Every child of every deployment."""
+        return (child for children in self._children.values() for child in children.values())
 
     def pods(self) -> Iterable[PodRecord]:
         """Every pod of every deployment."""
@@ -107,46 +134,72 @@ class Memory:
         """One frozen value of all that concerns ``key``; None when the deployment is gone."""
         deployment = self.deployments.get(key)
         if deployment is None:
-            self._pods.pop(key, None)
+            # Its pods stay until they are gone: a new deployment of the name must know theirs.
             self._children.pop(key, None)
             return None
         profile = self.profiles.get(deployment.spec.profile_ref.name) if deployment.spec else None
         pods = tuple(self._pods.get(key, {}).values())
         return Observed(deployment, profile, pods, self.children_of(key), self.facts)
 
-    def repair(
-        self,
-        deployments: Iterable[Mapping[str, Any]],
-        profiles: Iterable[Mapping[str, Any]],
-        pods: Iterable[Mapping[str, Any]],
-        children: Iterable[tuple[str, Mapping[str, Any]]] = (),
-    ) -> set[Key]:
-        """Replaces everything by full lists; returns the keys where memory and cluster differed.
-
-        ``children`` are (kind, object): they are not watched, so one that was deleted by hand comes back after this.
-        """
-        before = (dict(self.deployments), dict(self.profiles), {key: dict(pods) for key, pods in self._pods.items()})
-        self.deployments.clear()
-        self.profiles.clear()
-        self._pods.clear()
-        self._children.clear()
-        for body in deployments:
-            self.put_deployment(body)
-        for body in profiles:
-            self.put_profile(body)
-        for body in pods:
-            self.put_pod(body)
-        for kind, body in children:
-            self.put_child(kind, body)
-        changed = {key for key in self.deployments if before[0].get(key) != self.deployments[key]}
-        changed |= set(before[0]) - set(self.deployments)
-        changed |= {key for key in self._pods | before[2] if self._pods.get(key, {}) != before[2].get(key, {})}
-        for name in self.profiles | before[1]:
-            if self.profiles.get(name) != before[1].get(name):
-                changed |= self._users(name)
-        return changed
+    def repair(self) -> "Repair":
+        """Begins a repair by full lists, which the caller asks the API server for from now on."""
+        return Repair(self)
 
     def _users(self, profile: str) -> set[Key]:
         return {
             key for key, record in self.deployments.items() if record.spec and record.spec.profile_ref.name == profile
         }
+
+
+class Repair:
+    """Full lists on their way into the memory, object by object, while events go on.
+
+    What was told meanwhile is newer than any list that was asked for before it, so the list does not change that.
+    Of two repairs of one memory only the later counts.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._told: set[str] = set()
+        memory._told = self._told
+        self._listed: set[str] = set()
+        self._changed: set[Key] = set()
+
+    def deployment(self, body: Mapping[str, Any]) -> None:
+        """A list has this K3Deployment."""
+        self._take(body, self._memory.put_deployment)
+
+    def profile(self, body: Mapping[str, Any]) -> None:
+        """A list has this K3Profile."""
+        self._take(body, self._memory.put_profile)
+
+    def pod(self, body: Mapping[str, Any]) -> None:
+        """A list has this pod."""
+        self._take(body, self._memory.put_pod)
+
+    def child(self, kind: str, body: Mapping[str, Any]) -> None:
+        """A list has this child; children are not watched, so one that was deleted by hand is missed only here."""
+        self._take(body, partial(self._memory.put_child, kind))
+
+    def finish(self) -> set[Key]:
+        """Every list is through: what none of them had is gone. Returns the keys where memory and cluster differed."""
+        memory = self._memory
+        known = self._listed | self._told
+        for deployment in [each for each in memory.deployments.values() if each.uid not in known]:
+            self._changed |= memory.drop_deployment(deployment.key, deployment.uid)
+        for profile in [each for each in memory.profiles.values() if each.uid not in known]:
+            self._changed |= memory.drop_profile(profile.name, profile.uid)
+        for pod in [each for each in memory.pods() if each.uid not in known]:
+            self._changed |= memory.forget_pod(pod)
+        for child in [each for each in memory.children() if each.uid not in known]:
+            memory.drop_child(child.key, child.kind)
+            self._changed.add(child.key)
+        return self._changed
+
+    def _take(self, body: Mapping[str, Any], put: Callable[[Mapping[str, Any]], set[Key]]) -> None:
+        uid = body["metadata"]["uid"]
+        self._listed.add(uid)
+        if uid in self._told:
+            return
+        self._changed |= put(body)
+        self._told.discard(uid)

@@ -77,10 +77,10 @@ class Reconciler:
 
     async def _read_child(self, key: Key, kind: str) -> ChildRecord | None:
         try:
-            return self._memory.put_child(kind, await self._cluster.get(CHILDREN[kind], *key))
+            self._memory.put_child(kind, await self._cluster.get(CHILDREN[kind], *key))
         except errors.Missing:
             self._memory.drop_child(key, kind)
-            return None
+        return self._memory.child(key, kind)
 
     async def _apply(self, key: Key, action: Action) -> None:
         namespace, name = key

@@ -1,9 +1,10 @@
 """The memory: every change names the deployments it concerns, and full lists find what events lost."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builders import NAME, NAMESPACE, PROFILE, deployment, profile, stored
-from umbra_operator.observe import Memory
+from umbra_operator.observe import Memory, Repair
 from umbra_operator.render import names
 
 KEY = (NAMESPACE, NAME)
@@ -60,31 +61,54 @@ def test_the_end_of_an_old_object_does_not_hide_the_new_one_of_its_name() -> Non
     assert memory.drop_deployment(KEY, "d2") == {KEY}
 
 
+LISTS: Mapping[str, Sequence[Any]] = {
+    "deployment": [stored(deployment(), "d1")],
+    "profile": [stored(profile(), "p1")],
+    "pod": [pod()],
+}
+
+
+def repaired(repair: Repair, lists: Mapping[str, Sequence[Any]]) -> set[Any]:
+    """What a repair by these lists, one of each kind, says has changed."""
+    for kind, bodies in lists.items():
+        for body in bodies:
+            getattr(repair, kind)(body)
+    return repair.finish()
+
+
 def test_a_full_list_finds_every_lost_event() -> None:
-    memory = filled()
-    lists = {
-        "deployments": [stored(deployment(), "d1")],
-        "profiles": [stored(profile(), "p1")],
-        "pods": [pod()],
-    }
-    assert memory.repair(**lists) == set()
+    assert repaired(filled().repair(), LISTS) == set()
     for lost in (
-        {"deployments": [stored(deployment(), "d1", generation=2)]},
-        {"deployments": []},
-        {"profiles": []},
-        {"pods": []},
-        {"pods": [pod(phase="Failed")]},
+        {"deployment": [stored(deployment(), "d1", generation=2)]},
+        {"deployment": []},
+        {"profile": []},
+        {"pod": []},
+        {"pod": [pod(phase="Failed")]},
     ):
-        assert memory.repair(**{**lists, **lost}) == {KEY}, lost
-        memory = filled()
+        assert repaired(filled().repair(), {**LISTS, **lost}) == {KEY}, lost
+
+
+def test_what_was_told_while_the_lists_were_on_their_way_is_newer_than_they_are() -> None:
+    memory = filled()
+    repair = memory.repair()
+    memory.put_pod(pod(phase="Running"))
+    memory.put_pod(pod("k3-1-0", "u2"))
+    memory.drop_profile(PROFILE, "p1")
+    assert repaired(repair, LISTS) == set()
+    assert {(each.name, each.phase) for each in memory.pods()} == {("k3-0-0", "Running"), ("k3-1-0", "Pending")}
+    assert memory.profiles == {}, "a list that still had it does not bring it back"
+    assert repaired(memory.repair(), LISTS) == {KEY}, "the next list is the truth again"
+    assert [(each.name, each.phase) for each in memory.pods()] == [("k3-0-0", "Pending")]
 
 
 def test_a_full_list_of_children_replaces_what_was_remembered() -> None:
     memory = filled()
     body = {"metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "c1"}}
-    memory.put_child("Service", body)
+    memory.put_child("Service", {"metadata": {**body["metadata"], "uid": "c2"}})
     memory.put_child("NetworkPolicy", body)
-    memory.repair([stored(deployment(), "d1")], [], [], [("NetworkPolicy", body)])
+    repair = memory.repair()
+    repair.child("NetworkPolicy", body)
+    assert repaired(repair, LISTS) == {KEY}
     assert [child.kind for child in memory.children_of(KEY)] == ["NetworkPolicy"]
 
 
@@ -94,8 +118,13 @@ def test_labels_that_are_not_ours_make_no_record() -> None:
     assert Memory().put_pod(body) == set()
 
 
-def test_a_deleted_deployment_leaves_nothing_in_memory() -> None:
+def test_a_deleted_deployment_leaves_its_pods_in_memory_until_they_are_gone() -> None:
     memory = filled()
     memory.drop_deployment(KEY, "d1")
     assert memory.observe(KEY) is None
+    memory.put_deployment(stored(deployment(), "d2"))
+    observed = memory.observe(KEY)
+    assert observed
+    assert [each.name for each in observed.pods] == ["k3-0-0"], "the new one must not take a name that is still held"
+    assert memory.drop_pod(pod()) == {KEY}
     assert list(memory.pods()) == []
