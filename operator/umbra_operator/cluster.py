@@ -137,7 +137,8 @@ class KubeCluster:
 
     async def create(self, resource: Resource, body: Mapping[str, Any], manager: str = "") -> dict[str, Any]:
         """Creates an object whose fields ``manager`` owns. Raises Conflict when the name is taken."""
-        query = {"fieldManager": manager} if manager else {}
+        # A field that the API server does not know, such as a misspelt one in an affinity, must not vanish silently.
+        query = {"fieldValidation": "Strict", **({"fieldManager": manager} if manager else {})}
         return await self._request("POST", resource.path(body["metadata"]["namespace"]), query=query, body=body)
 
     async def apply(

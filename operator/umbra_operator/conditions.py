@@ -46,6 +46,7 @@ class Reason(StrEnum):
     PROFILE_UNREADABLE = "ProfileUnreadable"
     ARGUMENT_OWNED = "ArgumentOwned"
     ARGUMENT_NOT_ALLOWED = "ArgumentNotAllowed"
+    ENV_OWNED = "EnvOwned"
     ENV_NOT_ALLOWED = "EnvNotAllowed"
     METADATA_RESERVED = "MetadataReserved"
     MODEL_ROOT_NOT_FOUND = "ModelRootNotFound"
@@ -84,6 +85,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.PROFILE_UNREADABLE: "This operator cannot read the K3Profile; the message names the field.",
     Reason.ARGUMENT_OWNED: "engine.extraArgs holds a flag that Umbra sets; use the field in the message.",
     Reason.ARGUMENT_NOT_ALLOWED: "engine.extraArgs holds a flag that is not in the profile's allowedArgs.",
+    Reason.ENV_OWNED: "An env list holds a variable that Umbra sets; use the field in the message.",
     Reason.ENV_NOT_ALLOWED: "engine.env holds a name that the profile does not allow. Ask for it in allowedEnv.",
     Reason.METADATA_RESERVED: "podMetadata holds a key under umbra.dev/ or app.kubernetes.io/, which are Umbra's.",
     Reason.MODEL_ROOT_NOT_FOUND: "model.source.nodePath.root is not in the profile's modelRoots.",

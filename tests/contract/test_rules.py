@@ -34,6 +34,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "watermarks": {"cache__watermarks": {"highPercent": 2, "lowPercent": 1}},
     "peers": {"network__from": [{"podSelector": {}}, {"namespaceSelector": {}, "podSelector": {}}, {"ipBlock": BLOCK}]},
+    "affinity": {"placement__affinity": {"nodeAffinity": {"a": [1]}}},
+    "huge pages": {"cache__dram": {"size": "1Gi", "hugepages": "2Mi", "numaNodes": [0, 1]}},
     "no peers": {"network__from": [], "network__metricsFrom": []},
     "sizes": {"cache__dram__size": "1160Gi"},
 }
@@ -63,6 +65,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "peer without a member": ({"network__from": [{}]}, PEER),
     "peer with all": ({"network__metricsFrom": [{"podSelector": {}, "ipBlock": BLOCK}]}, PEER),
     "no range": ({"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]}, RANGE),
+    "a NUMA node twice": ({"cache__dram__numaNodes": [1, 1]}, "Duplicate value"),
     "no change id": ({"rollout__acknowledgedChange": "yes"}, "spec.rollout.acknowledgedChange"),
     "no replica may be down": ({"rollout__maxUnavailable": 0}, "spec.rollout.maxUnavailable"),
     "another role": ({"role": "Prefill"}, "spec.role"),
@@ -215,6 +218,13 @@ def test_the_role_is_immutable(before: ControlPlane) -> None:
 def test_defaults_are_stored_and_say_nothing_that_a_profile_may_say(crds: ControlPlane) -> None:
     stored = create(crds, deployment(namespace="default"), "--dry-run=server")["spec"]
     rollout = {"strategy": "InPlace", "maxUnavailable": 1, "paused": False, "cacheLoss": "Allow"}
-    assert stored == {**DEPLOYMENT_SPEC, "role": "Unified", "rollout": rollout}
+    cache = {"dram": {"size": "1Gi", "hugepages": "None"}}
+    assert stored == {
+        **DEPLOYMENT_SPEC,
+        "role": "Unified",
+        "rollout": rollout,
+        "cache": cache,
+        "toolchain": {"treeCore": "Auto"},
+    }
     kept = create(crds, profile(), "--dry-run=server")["spec"]
     assert kept["engine"] == {**PROFILE_SPEC["engine"], "python": "python3", "shmSize": "16Gi"}

@@ -105,6 +105,16 @@ async def test_an_account_deleted_by_hand_does_not_keep_pods_from_being_made(doo
     assert [pod.name for pod in memory.pods()] == ["k3-0-0"]
 
 
+async def test_a_misspelt_field_of_an_affinity_is_told(door: KubeCluster, namespace: str) -> None:
+    memory = Memory()
+    body = deployment(namespace=namespace, placement__affinity={"nodeAffinity": {"required": {}}})
+    memory.put_deployment(await door.create(DEPLOYMENTS, body))
+    with pytest.raises(errors.Refused, match=r'unknown field "spec.affinity.nodeAffinity.required"'):
+        await reconciler(door, memory).reconcile((namespace, "k3"))
+    conditions = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["conditions"]
+    assert {each["reason"] for each in conditions if each["type"] == "Ready"} == {"WriteRefused"}
+
+
 async def test_a_child_that_was_replaced_behind_our_back_is_told_and_not_applied_over(
     door: KubeCluster, namespace: str
 ) -> None:

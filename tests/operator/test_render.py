@@ -177,9 +177,38 @@ def test_the_environment_of_the_store_in_exact_bytes() -> None:
     }
 
 
-def test_a_profile_cannot_change_what_umbra_sets_on_the_store() -> None:
-    profile = profile_spec(store__env=[{"name": "UMBP_DRAM_CAPACITY", "value": "1"}])
-    assert store.environment(resolve(deployment_spec(), profile))["UMBP_DRAM_CAPACITY"] == str(2**30)
+def test_huge_pages_take_the_place_of_ordinary_memory_in_whole_pages() -> None:
+    spec = deployment_spec(cache__dram={"size": "1100Mi", "hugepages": "1Gi"})
+    found = containers(rendered(resolve(spec, profile_spec())))["store"]["resources"]
+    assert found["requests"] == found["limits"]
+    assert (found["limits"]["hugepages-1Gi"], found["limits"]["memory"]) == (str(2 * 2**30), str(16 * 2**30))
+
+
+def qos(body: dict[str, Any]) -> str:
+    """The class that Kubernetes gives to the pod, by its documented rule."""
+    amounts = [container["resources"] for container in containers(body).values()]
+    equal = all(
+        {each.get("requests", {}).get(name) for each in amounts} and each["limits"].get(name)
+        for each in amounts
+        for name in ("cpu", "memory")
+    )
+    same = all(each["requests"][name] == each["limits"].get(name) for each in amounts for name in each["requests"])
+    return "Guaranteed" if equal and same else "Burstable"
+
+
+def test_a_pod_is_guaranteed_unless_somebody_takes_the_cpu_limit_away() -> None:
+    assert qos(rendered(CASES["small"])) == qos(rendered(CASES["full"])) == "Guaranteed"
+    free = rendered(resolve(deployment_spec(), profile_spec(engine__resources={"cpu": "0"})))
+    assert qos(free) == "Burstable"
+    assert "cpu" not in containers(free)["engine"]["resources"]["requests"]
+
+
+@pytest.mark.apiserver
+def test_the_api_server_calls_the_pod_guaranteed(control_plane: ControlPlane, namespace: str) -> None:
+    body = rendered(CASES["small"], namespace)
+    control_plane.kubectl("-n", namespace, "create", "serviceaccount", body["spec"]["serviceAccountName"])
+    create = ["create", "--dry-run=server", "-o", "jsonpath={.status.qosClass}", "-f", "-"]
+    assert control_plane.kubectl(*create, stdin=json.dumps(body)) == "Guaranteed"
 
 
 def test_the_store_has_time_to_register_a_large_tier() -> None:

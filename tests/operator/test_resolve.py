@@ -11,7 +11,7 @@ from builders import deployment_spec, profile_spec
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
-from umbra_operator.render import flags
+from umbra_operator.render import flags, store
 from umbra_operator.render.engine import argv, environment
 from umbra_operator.render.resolve import resolve
 
@@ -68,6 +68,23 @@ def test_the_deployment_stands_over_the_profile_over_what_is_built_in() -> None:
     assert resolve(deployment_spec(parallelism__tensor=16), profile_spec(tensor=4)).tensor == 16
 
 
+def test_what_umbra_sets_is_owned() -> None:
+    """A flag or variable that it sets and does not own could be set twice."""
+    spec = deployment_spec(
+        cache__dram__hugepages="2Mi",
+        cache__dram__numaNodes=[0],
+        toolchain__treeCore="Rust",
+        parallelism={"decodeContext": 1},
+        engine={"kvCacheDtype": "auto", "mambaStateDtype": "float32", "contextLength": 64, "chunkedPrefillSize": 64},
+        speculation={"type": "DSPARK", "dspark": {"draft": "d"}},
+    )
+    profile = profile_spec(engine__args=[], rocm={"legacyIpc": True}, store__prefaultThreads=1)
+    resolved = resolve(spec, profile)
+    assert set(flags.parse(argv(resolved)[3:])) - set(flags.OWNED) == {"--log-level-http"}
+    assert set(environment(resolved)) <= set(flags.OWNED_ENV)
+    assert set(store.environment(resolved)) <= set(flags.OWNED_STORE_ENV)
+
+
 def test_built_in_values() -> None:
     resolved = resolve(deployment_spec(), profile_spec())
     assert (resolved.high_percent, resolved.low_percent, resolved.drain_seconds) == (90, 70, 600)
@@ -83,13 +100,25 @@ def test_arguments_the_deployment_stands_over_the_profile() -> None:
     assert command[command.index("--max-running-requests") + 1] == "9"
 
 
-def test_environment_what_umbra_needs_stands_over_everything() -> None:
+def test_environment_the_deployment_stands_over_the_profile_over_its_typed_fields() -> None:
     profile = profile_spec(
-        engine__env=[{"name": "A", "value": "profile"}, {"name": "SGLANG_PLUGINS", "value": "other"}],
+        engine__env=[{"name": "A", "value": "profile"}, {"name": "GPU_MAX_HW_QUEUES", "value": "3"}],
         engine__allowedEnv=["A"],
+        rocm={"hardwareQueues": 2, "noScratchReclaim": False},
     )
     found = environment(resolve(deployment_spec(engine={"env": [{"name": "A", "value": "own"}]}), profile))
-    assert (found["A"], found["SGLANG_PLUGINS"]) == ("own", "umbra")
+    assert {name: found[name] for name in ("A", "GPU_MAX_HW_QUEUES", "HSA_NO_SCRATCH_RECLAIM")} == {
+        "A": "own",
+        "GPU_MAX_HW_QUEUES": "3",
+        "HSA_NO_SCRATCH_RECLAIM": "0",
+    }
+    assert found["SGLANG_PLUGINS"] == "umbra"
+
+
+def test_no_rank_builds_a_tree_core_and_auto_leaves_the_choice_to_sglang() -> None:
+    found = environment(resolve(deployment_spec(), profile_spec()))
+    assert found["SGLANG_RUST_BUILD_MODE"] == "never"
+    assert "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND" not in found
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
@@ -104,6 +133,18 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
     ({}, {"engine__args": ["value"]}, Reason.PROFILE_UNREADABLE, "engine.args"),
     ({}, {"engine__args": ["--api-key", "x"]}, Reason.ARGUMENT_OWNED, "the profile's engine.args"),
     ({"engine": {"env": [{"name": "LD_PRELOAD", "value": "x"}]}}, {}, Reason.ENV_NOT_ALLOWED, "allowedEnv"),
+    *(
+        ({"engine": {"env": [{"name": name, "value": "x"}]}}, {"engine__allowedEnv": [name]}, Reason.ENV_OWNED, name)
+        for name in sorted(flags.OWNED_ENV)
+    ),
+    *(
+        ({}, {"engine__env": [{"name": name, "value": "x"}]}, Reason.ENV_OWNED, "the profile's engine.env")
+        for name in sorted(flags.OWNED_ENV)
+    ),
+    *(
+        ({}, {"store__env": [{"name": name, "value": "x"}]}, Reason.ENV_OWNED, "the profile's store.env")
+        for name in sorted(flags.OWNED_STORE_ENV)
+    ),
     ({"podMetadata": {"labels": {"umbra.dev/ordinal": "7"}}}, {}, Reason.METADATA_RESERVED, "podMetadata.labels"),
     ({"podMetadata": {"annotations": {"umbra.dev/launch": ""}}}, {}, Reason.METADATA_RESERVED, "annotations"),
     ({"parallelism": {"decodeContext": 3}}, {"tensor": 8}, Reason.PARALLELISM_INVALID, "decodeContext"),

@@ -42,7 +42,8 @@ def _walk(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
             out[key] = _walk(value, definitions)
         else:
             out[key] = value
-    if out.get("type") == "object" and "properties" in out:
+    # "true" would keep the first level and prune what lies below it.
+    if out.get("type") == "object" and ("properties" in out or out.get("additionalProperties") is True):
         out.pop("additionalProperties", None)
     return out
 

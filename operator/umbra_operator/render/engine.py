@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 from umbra_linker.settings import Settings
-from umbra_operator.render import flags, names
+from umbra_operator.api.v1alpha1.deployment import TreeCore
+from umbra_operator.render import flags, names, rocm
 from umbra_operator.render.resolve import Resolved
 
 PAGE_TOKENS = 64
+_TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 
 
 def launch_document(resolved: Resolved, revision: str) -> str:
@@ -48,11 +50,16 @@ def argv(resolved: Resolved) -> list[str]:
 def environment(resolved: Resolved) -> dict[str, str]:
     """Environment of the engine besides the container's: the profile's, the deployment's, then what Umbra needs."""
     variables = [*resolved.profile.engine.env, *(resolved.spec.engine.env if resolved.spec.engine else ())]
+    tree_core = resolved.spec.toolchain.tree_core
     return {
+        **rocm.environment(resolved.profile.rocm),
         **{variable.name: variable.value for variable in variables},
         "UMBP_STANDALONE_ADDRESS": names.STORE_ADDRESS,
         # Unset, SGLang would load every plugin that happens to be installed in the image.
         "SGLANG_PLUGINS": "umbra",
+        # A rank whose compiler probe times out would choose another tree core than the others.
+        "SGLANG_RUST_BUILD_MODE": "never",
+        **({} if tree_core is TreeCore.AUTO else {_TREE_CORE: tree_core.lower()}),
     }
 
 
@@ -67,6 +74,10 @@ def _typed(resolved: Resolved) -> dict[str, tuple[str, ...]]:
         chosen["--chunked-prefill-size"] = (str(engine.chunked_prefill_size),)
     if engine and engine.context_length is not None:
         chosen["--context-length"] = (str(engine.context_length),)
+    if engine and engine.kv_cache_dtype is not None:
+        chosen["--kv-cache-dtype"] = (engine.kv_cache_dtype.value,)
+    if engine and engine.mamba_state_dtype is not None:
+        chosen["--mamba-ssm-dtype"] = (engine.mamba_state_dtype.value,)
     if resolved.draft and resolved.draft_path:
         chosen["--speculative-algorithm"] = ("DSPARK",)
         chosen["--speculative-draft-model-path"] = (resolved.draft_path,)

@@ -1,4 +1,4 @@
-"""The engine's command-line flags: parsing, merging and who owns which."""
+"""The engine's command-line flags: parsing and merging; and which flags and variables Umbra owns."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,6 +25,8 @@ OWNED: Mapping[str, str] = {
     "--max-running-requests": "engine.maxRunningRequests",
     "--chunked-prefill-size": "engine.chunkedPrefillSize",
     "--context-length": "engine.contextLength",
+    "--kv-cache-dtype": "engine.kvCacheDtype",
+    "--mamba-ssm-dtype": "engine.mambaStateDtype",
     "--speculative-algorithm": "speculation.type",
     "--speculative-draft-model-path": "speculation.dspark.draft",
     "--speculative-dspark-block-size": "speculation.dspark.blockSize",
@@ -35,9 +37,44 @@ OWNED: Mapping[str, str] = {
 """Flags that Umbra sets, with the field that sets each. ``engine.extraArgs`` may not hold them."""
 
 PROFILE_MAY_SET = frozenset(
-    {"--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--context-length"}
+    {
+        "--mem-fraction-static",
+        "--max-running-requests",
+        "--chunked-prefill-size",
+        "--context-length",
+        "--kv-cache-dtype",
+        "--mamba-ssm-dtype",
+    }
 )
 """Owned flags whose default a profile may give: a field of the deployment then replaces it."""
+
+
+OWNED_ENV: Mapping[str, str] = {
+    "UMBP_STANDALONE_ADDRESS": "nothing: Umbra sets it",
+    "SGLANG_PLUGINS": "nothing: Umbra sets it",
+    "SGLANG_RUST_BUILD_MODE": "nothing: no rank may build alone",
+    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "toolchain.treeCore",
+    "SGLANG_MAMBA_SSM_DTYPE": "engine.mambaStateDtype",
+    "HSA_ENABLE_IPC_MODE_LEGACY": "the profile's rocm.legacyIpc",
+}
+"""Variables of the engine that Umbra sets, with the field that sets each. Neither kind's ``env`` may hold them."""
+
+
+OWNED_STORE_ENV: Mapping[str, str] = {
+    "UMBP_DRAM_CAPACITY": "cache.dram.size",
+    "UMBP_DRAM_HIGH_WM": "cache.watermarks.highPercent",
+    "UMBP_DRAM_LOW_WM": "cache.watermarks.lowPercent",
+    "UMBP_DRAM_USE_HUGEPAGES": "cache.dram.hugepages",
+    "UMBP_DRAM_HUGEPAGE_SIZE": "cache.dram.hugepages",
+    "UMBP_DRAM_NUMA_NODE": "cache.dram.numaNodes",
+    "UMBP_DRAM_PREFAULT": "the profile's store.prefaultThreads",
+    "UMBP_DRAM_PREFAULT_THREADS": "the profile's store.prefaultThreads",
+    "UMBP_STANDALONE_ADDRESS": "nothing: Umbra sets it",
+    "HSA_USERPTR_FOR_PAGED_MEM": "nothing: Umbra sets it",
+    "HSA_ENABLE_IPC_MODE_LEGACY": "the profile's rocm.legacyIpc",
+    "MORI_GLOBAL_LOG_LEVEL": "nothing: the agent reads the log",
+}
+"""The store's variables that Umbra sets, with the field that sets each. A profile's ``store.env`` may not hold them."""
 
 
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")

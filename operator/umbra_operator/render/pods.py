@@ -13,6 +13,11 @@ from umbra_operator.render import engine, names, store
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import Revision
 
+ENGINE_RANK_CPU, STORE_CPU = 4, 8
+"""CPUs where nobody says otherwise. A rank's scheduler keeps one busy, its launches and transfers others. Our choice,
+not a measured one."""
+ENGINE_RANK_BYTES = 64 * 1024**3
+"""A rank's host memory where nobody says otherwise, page cache of the load included; our choice, not a measured one."""
 GRACE_SECONDS = 3600
 """Immutable once the pod exists; the bound on draining is a value of the launch document, at most 3000 s."""
 
@@ -78,7 +83,7 @@ def _kit(resolved: Resolved) -> dict[str, Any]:
             "failureThreshold": 60,
             "timeoutSeconds": 5,
         },
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}},
+        "resources": _kit_resources(resolved),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -103,8 +108,8 @@ def _preflight(resolved: Resolved) -> dict[str, Any]:
         resolved, names.PREFLIGHT, resolved.profile.engine.image, resolved.profile.engine.python, ["preflight"]
     )
     container["env"].append({"name": "UMBRA_PREFLIGHT", "value": json.dumps(wanted, separators=(",", ":"))})
-    # The scheduler takes the larger of an init container and the main ones, so this costs the node nothing.
-    container["resources"] = _devices(resolved, {"requests": {"cpu": "10m"}, "limits": {}})
+    # The scheduler takes the larger of an init container and the main ones, so the engine's share costs nothing.
+    container["resources"] = _engine_resources(resolved)
     return container
 
 
@@ -114,10 +119,7 @@ def _store(resolved: Resolved) -> dict[str, Any]:
     image, python = profile.image or resolved.profile.engine.image, profile.python or resolved.profile.engine.python
     container = _agent(resolved, names.STORE, image, python, command)
     container["env"] += [{"name": name, "value": value} for name, value in store.environment(resolved).items()]
-    asked = resolved.spec.resources.store if resolved.spec.resources else None
-    container["resources"] = _resources(
-        asked, profile.resources, base=resolved.store_bytes, headroom=store.HEADROOM_BYTES
-    )
+    container["resources"] = _store_resources(resolved)
     # With a device plugin the GPUs go to the engine's container alone; the store reaches them as a privileged one.
     if resolved.profile.devices:
         container["securityContext"] = {"runAsUser": 0, "privileged": True}
@@ -139,8 +141,7 @@ def _engine(resolved: Resolved) -> dict[str, Any]:
     profile = resolved.profile.engine
     command = ["engine", "--port", str(names.ENGINE_AGENT_PORT)]
     container = _agent(resolved, names.ENGINE, profile.image, profile.python, command)
-    asked = resolved.spec.resources.engine if resolved.spec.resources else None
-    container["resources"] = _devices(resolved, _resources(asked, profile.resources))
+    container["resources"] = _engine_resources(resolved)
     container |= {
         "ports": [
             {"name": "http", "containerPort": names.ENGINE_PORT},
@@ -225,20 +226,47 @@ def _placement(resolved: Resolved) -> dict[str, Any]:
 
 def _devices(resolved: Resolved, resources: dict[str, Any]) -> dict[str, Any]:
     if resolved.profile.devices:
-        resources.setdefault("limits", {})[resolved.profile.devices.resource_name] = str(resolved.tensor)
+        resources["limits"][resolved.profile.devices.resource_name] = str(resolved.tensor)
     return resources
 
 
-def _resources(
-    asked: ContainerResources | None, default: ContainerResources | None, base: int = 0, headroom: int = 0
-) -> dict[str, Any]:
-    """Requests equal to limits. ``base`` bytes come on top of the memory asked for, or else of ``headroom``."""
+def _engine_resources(resolved: Resolved) -> dict[str, Any]:
+    asked = resolved.spec.resources.engine if resolved.spec.resources else None
+    default = resolved.tensor * ENGINE_RANK_BYTES + quantity_bytes(resolved.profile.engine.shm_size)
+    amounts = _amounts(asked, resolved.profile.engine.resources, resolved.tensor * ENGINE_RANK_CPU, default)
+    return _devices(resolved, _equal(amounts))
+
+
+def _store_resources(resolved: Resolved) -> dict[str, Any]:
+    """The tier comes on top of what was asked for, as ordinary memory or as huge pages."""
+    asked = resolved.spec.resources.store if resolved.spec.resources else None
+    amounts = _amounts(asked, resolved.profile.store.resources, STORE_CPU, store.HEADROOM_BYTES)
+    huge = store.hugepage_bytes(resolved)
+    amounts["memory"] = str(int(amounts["memory"]) + (0 if huge else resolved.store_bytes))
+    if huge:
+        amounts[f"hugepages-{resolved.spec.cache.dram.hugepages}"] = str(huge)
+    return _equal(amounts)
+
+
+def _kit_resources(resolved: Resolved) -> dict[str, Any]:
+    """Bounded where the others are, since one container without a CPU limit makes the whole pod Burstable."""
+    others = (_engine_resources(resolved), _store_resources(resolved))
+    bounded = all("cpu" in resources["limits"] for resources in others)
+    if bounded:
+        return _equal({"cpu": "250m", "memory": "64Mi"})
+    return {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+
+
+def _amounts(
+    asked: ContainerResources | None, default: ContainerResources | None, cpu: int, memory: int
+) -> dict[str, str]:
+    """CPU and memory in bytes: the deployment's, else the profile's, else the given ones; CPU "0" is left out."""
     given = [source for source in (asked, default) if source]
-    cpu = next((source.cpu for source in given if source.cpu), None)
-    memory = next((source.memory for source in given if source.memory), None)
-    amounts: Mapping[str, str | None] = {
-        "cpu": cpu,
-        "memory": str(base + (quantity_bytes(memory) if memory else headroom)) if memory or base else None,
-    }
-    wanted = {name: amount for name, amount in amounts.items() if amount}
-    return {"requests": dict(wanted), "limits": dict(wanted)} if wanted else {}
+    chosen = next((source.cpu for source in given if source.cpu), str(cpu))
+    size = next((source.memory for source in given if source.memory), None)
+    amounts = {"memory": str(quantity_bytes(size) if size else memory)}
+    return amounts if chosen == "0" else {"cpu": chosen, **amounts}
+
+
+def _equal(amounts: Mapping[str, str]) -> dict[str, Any]:
+    return {"requests": dict(amounts), "limits": dict(amounts)}

@@ -93,7 +93,18 @@ def _check_args(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
 
 
 def _check_env(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
-    for variable in spec.engine.env if spec.engine else ():
+    own = spec.engine.env if spec.engine else []
+    for field, variables, owned in (
+        ("spec.engine.env", own, flags.OWNED_ENV),
+        ("the profile's engine.env", profile.engine.env, flags.OWNED_ENV),
+        ("the profile's store.env", profile.store.env, flags.OWNED_STORE_ENV),
+    ):
+        for variable in variables:
+            if variable.name in owned:
+                raise SpecInvalid(
+                    Reason.ENV_OWNED, f"{field}: remove {variable.name}; set by {owned[variable.name]} instead"
+                )
+    for variable in own:
         if variable.name not in profile.engine.allowed_env:
             raise SpecInvalid(
                 Reason.ENV_NOT_ALLOWED,

@@ -3,6 +3,9 @@
 UMBP turns a value that it cannot read into its default with one warning, so nothing here is passed through as text.
 """
 
+from umbra_operator.api.base import quantity_bytes
+from umbra_operator.api.v1alpha1.deployment import Hugepages
+from umbra_operator.render import rocm
 from umbra_operator.render.resolve import Resolved
 
 GIB = 1024**3
@@ -14,7 +17,9 @@ HEADROOM_BYTES = 16 * GIB
 
 def environment(resolved: Resolved) -> dict[str, str]:
     """Environment of ``umbp_standalone_server``: the profile's, then what Umbra sets."""
-    return {
+    dram, prefault = resolved.spec.cache.dram, resolved.profile.store.prefault_threads
+    chosen = {
+        **rocm.environment(resolved.profile.rocm),
         **{variable.name: variable.value for variable in resolved.profile.store.env},
         "UMBP_DRAM_CAPACITY": str(resolved.store_bytes),
         "UMBP_DRAM_HIGH_WM": f"{resolved.high_percent / 100:.2f}",
@@ -24,6 +29,24 @@ def environment(resolved: Resolved) -> dict[str, str]:
         # The agent reads the server's log lines; the default level prints none.
         "MORI_GLOBAL_LOG_LEVEL": "info",
     }
+    if dram.hugepages is not Hugepages.NONE:
+        chosen["UMBP_DRAM_USE_HUGEPAGES"] = "1"
+        chosen["UMBP_DRAM_HUGEPAGE_SIZE"] = str(quantity_bytes(dram.hugepages))
+    if dram.numa_nodes:
+        chosen["UMBP_DRAM_NUMA_NODE"] = ",".join(str(node) for node in dram.numa_nodes)
+    if prefault:
+        chosen["UMBP_DRAM_PREFAULT"] = "1"
+        chosen["UMBP_DRAM_PREFAULT_THREADS"] = str(prefault)
+    return chosen
+
+
+def hugepage_bytes(resolved: Resolved) -> int:
+    """What the store takes of the node's huge pages instead of its ordinary memory: whole pages."""
+    pages = resolved.spec.cache.dram.hugepages
+    if pages is Hugepages.NONE:
+        return 0
+    size = quantity_bytes(pages)
+    return -(-resolved.store_bytes // size) * size
 
 
 def startup_seconds(resolved: Resolved) -> int:

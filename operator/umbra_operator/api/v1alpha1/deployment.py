@@ -60,6 +60,38 @@ class CacheLoss(StrEnum):
     REQUIRE_ACKNOWLEDGEMENT = "RequireAcknowledgement"
 
 
+class Hugepages(StrEnum):
+    """Pages of the node's memory that the store's tier is made of."""
+
+    NONE = "None"
+    TWO_MIB = "2Mi"
+    ONE_GIB = "1Gi"
+
+
+class KvCacheDtype(StrEnum):
+    """Types of the engine's MLA KV, in SGLang's words."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+
+
+class MambaStateDtype(StrEnum):
+    """Types of the engine's KDA state, in SGLang's words."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class TreeCore(StrEnum):
+    """Implementations of SGLang's radix tree."""
+
+    AUTO = "Auto"
+    RUST = "Rust"
+    PYTHON = "Python"
+
+
 class ProfileRef(Model):
     """Names the K3Profile that this deployment uses."""
 
@@ -153,6 +185,13 @@ class Dram(Model):
 
     size: Bytes
     """Bytes that the store may use on the node, for all ranks together; about 90 % holds pages (see watermarks)."""
+    hugepages: Hugepages = Hugepages.NONE
+    """Huge pages for the tier, requested from the node, which must have reserved them. None: ordinary pages."""
+    numa_nodes: Annotated[
+        list[Annotated[int, Field(ge=0, le=63)]],
+        Field(max_length=16, json_schema_extra=edit(EditClass.POD, **{"x-kubernetes-list-type": "set"})),
+    ] = []
+    """NUMA nodes whose memory the tier is spread over. Empty: wherever the kernel puts it."""
 
 
 class Watermarks(Model):
@@ -205,6 +244,10 @@ class Engine(Model):
     """Most prompt tokens per prefill step."""
     context_length: Annotated[int | None, Field(ge=64, le=1048576)] = None
     """Longest context in tokens."""
+    kv_cache_dtype: KvCacheDtype | None = None
+    """Type of the MLA KV in GPU and store; fp8 halves its bytes (SGLang's kv-cache-dtype)."""
+    mamba_state_dtype: MambaStateDtype | None = None
+    """Type of the KDA state; bfloat16 halves the checkpoints, check the accuracy (SGLang's mamba-ssm-dtype)."""
     extra_args: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=512)]],
         Field(max_length=64, json_schema_extra=edit(EditClass.ENGINE, **ATOMIC)),
@@ -216,13 +259,22 @@ class Engine(Model):
     """More environment variables; each name must be in the profile's allowedEnv."""
 
 
+class Toolchain(Model):
+    """Which of SGLang's implementations run, alike on every rank."""
+
+    tree_core: TreeCore = TreeCore.AUTO
+    """The radix tree's core. Auto: Rust where every rank has it. No rank ever builds one: a build may fail alone."""
+
+
 class ContainerResources(Model):
     """Requests and limits of one container, equal so that the pod is Guaranteed."""
 
     cpu: Annotated[str | None, Field(max_length=16, pattern=r"^[0-9]+(\.[0-9]{1,3}|m)?$")] = None
-    """CPU, such as "16" or "500m"."""
+    """CPU, such as "16" or "500m". "0" sets no limit: the pod is then Burstable. Unset: 4 for each rank of the engine,
+    8 for the store."""
     memory: Bytes | None = None
-    """Memory without the store's size, which Umbra adds to the store's container itself."""
+    """Memory. Unset: 64Gi for each rank of the engine and its /dev/shm; 16Gi for the store.
+    The store's size comes on top of it: Umbra adds it to the store's container itself."""
 
 
 class Resources(Model):
@@ -264,6 +316,11 @@ class Placement(Model):
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=16, json_schema_extra=edit(EditClass.POD, **ATOMIC))] = []
     """Taints that the pods tolerate."""
+    affinity: Annotated[
+        dict[str, Any],
+        Field(max_length=3, json_schema_extra=edit(EditClass.POD, **{"x-kubernetes-preserve-unknown-fields": True})),
+    ] = {}
+    """Affinity as a pod has it: nodeAffinity, podAffinity, podAntiAffinity."""
     priority_class_name: Annotated[str | None, Field(max_length=253)] = None
     """PriorityClass of the pods."""
     scheduler_name: Annotated[str | None, Field(max_length=253)] = None
@@ -407,6 +464,8 @@ class K3DeploymentSpec(Model):
     """The cache tier."""
     engine: Annotated[Engine | None, Field(json_schema_extra=ENGINE)] = None
     """The engine's own settings."""
+    toolchain: Annotated[Toolchain, Field(json_schema_extra=ENGINE)] = Toolchain()
+    """Which of SGLang's implementations run."""
     resources: Annotated[Resources | None, Field(json_schema_extra=POD)] = None
     """Requests and limits per container."""
     placement: Annotated[Placement | None, Field(json_schema_extra=POD)] = None

@@ -70,6 +70,8 @@ class StoreProfile(Model):
     """Command line of the server; Umbra appends the address of its socket."""
     env: Annotated[list[EnvVar], Field(max_length=128, json_schema_extra=edit(EditClass.POD, **list_map("name")))] = []
     """Environment of the server besides what Umbra sets from typed fields."""
+    prefault_threads: Annotated[int | None, Field(ge=1, le=16, json_schema_extra=POD)] = None
+    """Threads that touch the whole tier at start, so that no request waits for a page. Unset: nothing is touched."""
     resources: Annotated[ContainerResources | None, Field(json_schema_extra=POD)] = None
     """Default requests and limits of the store container, on top of the store's size."""
 
@@ -81,6 +83,19 @@ class KitProfile(Model):
     """Image of the kit."""
     version: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z.+-]+$", json_schema_extra=ENGINE)]
     """Version of the kit inside that image."""
+
+
+class Rocm(Model):
+    """ROCm's settings for the engine and the store. An unset field leaves ROCm's own default."""
+
+    legacy_ipc: bool | None = None
+    """GPU IPC in the old way (HSA_ENABLE_IPC_MODE_LEGACY); always the same on both sides."""
+    no_scratch_reclaim: bool | None = None
+    """Keeps scratch memory of kernels (HSA_NO_SCRATCH_RECLAIM); needed with older firmware."""
+    kernarg_in_device_memory: bool | None = None
+    """Arguments of kernels in GPU memory (HIP_FORCE_DEV_KERNARG)."""
+    hardware_queues: Annotated[int | None, Field(ge=1, le=32)] = None
+    """Most hardware queues of a process (GPU_MAX_HW_QUEUES)."""
 
 
 class HostMount(Model):
@@ -161,6 +176,8 @@ class K3ProfileSpec(Model):
     """Default tensor parallel size."""
     devices: Annotated[Devices | None, Field(json_schema_extra=POD)] = None
     """GPUs of the node. Unset: the engine requests none."""
+    rocm: Annotated[Rocm, Field(json_schema_extra=POD)] = Rocm()
+    """ROCm's settings."""
     host_mounts: Annotated[
         list[HostMount], Field(max_length=32, json_schema_extra=edit(EditClass.POD, **list_map("name")))
     ] = []
