@@ -49,6 +49,7 @@ class Reason(StrEnum):
     ENV_OWNED = "EnvOwned"
     ENV_NOT_ALLOWED = "EnvNotAllowed"
     METADATA_RESERVED = "MetadataReserved"
+    POD_PATCH_REFUSED = "PodPatchRefused"
     MODEL_ROOT_NOT_FOUND = "ModelRootNotFound"
     PARALLELISM_INVALID = "ParallelismInvalid"
     DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
@@ -88,6 +89,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.ENV_OWNED: "An env list holds a variable that Umbra sets; use the field in the message.",
     Reason.ENV_NOT_ALLOWED: "engine.env holds a name that the profile does not allow. Ask for it in allowedEnv.",
     Reason.METADATA_RESERVED: "podMetadata holds a key under umbra.dev/ or app.kubernetes.io/, which are Umbra's.",
+    Reason.POD_PATCH_REFUSED: "The profile's podPatch touches what Umbra needs or another field sets; the message "
+    "names the path.",
     Reason.MODEL_ROOT_NOT_FOUND: "model.source.nodePath.root is not in the profile's modelRoots.",
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
     Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",

@@ -210,6 +210,12 @@ PROFILE: dict[str, Case] = {
         {"store.prefaultThreads": 4},
         ['"name":"UMBP_DRAM_PREFAULT","value":"1"},{"name":"UMBP_DRAM_PREFAULT_THREADS","value":"4"'],
     ),
+    "podPatch": (
+        {},
+        {},
+        {"podPatch": {"spec": {"containers": [{"name": "engine", "securityContext": {"privileged": True}}]}}},
+        ['"privileged":true'],
+    ),
     "hostMounts": ({}, {}, {"hostMounts": [MOUNT]}, ['"mountPath":"/tools","readOnly":true', '"path":"/opt/tools"']),
     "modelRoots": ({}, {}, {"modelRoots": [{"name": "weights", "path": "/data"}]}, ['"path":"/data"']),
     "versions.sglang": ({}, {}, {"versions.sglang": ["0.5.24"]}, ['\\"sglang\\":[\\"0.5.24\\"]']),

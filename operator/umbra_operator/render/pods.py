@@ -9,7 +9,7 @@ from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import ContainerResources, SourceType
-from umbra_operator.render import engine, names, store
+from umbra_operator.render import engine, names, podpatch, store
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import Revision
 
@@ -25,9 +25,9 @@ GRACE_SECONDS = 3600
 def pod(
     resolved: Resolved, revision: Revision, deployment: str, namespace: str, uid: str, ordinal: int, attempt: int
 ) -> dict[str, Any]:
-    """The pod that serves replica ``ordinal``."""
+    """The pod that serves replica ``ordinal``; the administrator's patch comes last."""
     metadata = resolved.spec.pod_metadata
-    return {
+    rendered = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -49,6 +49,7 @@ def pod(
         },
         "spec": _spec(resolved, deployment),
     }
+    return podpatch.merge(rendered, resolved.profile.pod_patch)
 
 
 def _spec(resolved: Resolved, deployment: str) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.api.v1alpha1.deployment import DSpark, KeyLayout, SourceType, SpeculationType
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
-from umbra_operator.render import flags, names
+from umbra_operator.render import flags, names, podpatch
 
 HIGH_PERCENT, LOW_PERCENT = 90, 70
 """Watermarks of UMBP 1.2.4 itself."""
 DRAIN_SECONDS = 600
-_RESERVED = ("umbra.dev/", "app.kubernetes.io/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
     _check_args(spec, profile)
     _check_env(spec, profile)
     _check_metadata(spec)
+    _check_patch(profile)
     tensor = (spec.parallelism and spec.parallelism.tensor) or profile.tensor
     decode_context = (spec.parallelism and spec.parallelism.decode_context) or 1
     _check_parallelism(tensor, decode_context)
@@ -118,10 +118,18 @@ def _check_metadata(spec: K3DeploymentSpec) -> None:
         return
     for field, keys in (("labels", spec.pod_metadata.labels), ("annotations", spec.pod_metadata.annotations)):
         for key in keys:
-            if key.startswith(_RESERVED):
+            if key.startswith(podpatch.RESERVED):
                 raise SpecInvalid(
                     Reason.METADATA_RESERVED, f"spec.podMetadata.{field}: remove {key}; such keys are Umbra's"
                 )
+
+
+def _check_patch(profile: K3ProfileSpec) -> None:
+    if path := podpatch.refused(profile.pod_patch):
+        raise SpecInvalid(
+            Reason.POD_PATCH_REFUSED,
+            f"the profile's podPatch: remove {path}; Umbra or another field of the profile sets it",
+        )
 
 
 def _check_parallelism(tensor: int, decode_context: int) -> None:

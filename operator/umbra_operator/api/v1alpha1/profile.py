@@ -186,6 +186,11 @@ class K3ProfileSpec(Model):
         list[ModelRoot], Field(max_length=16, json_schema_extra=edit(EditClass.POD, **list_map("name")))
     ] = []
     """Folders of the node that hold weights."""
+    pod_patch: Annotated[
+        dict[str, Any],
+        Field(max_length=2, json_schema_extra=edit(EditClass.POD, **{"x-kubernetes-preserve-unknown-fields": True})),
+    ] = {}
+    """Strategic merge patch of every pod, applied last, for what has no field. Paths that Umbra needs are refused."""
     versions: Annotated[Versions, Field(json_schema_extra=POD)]
     """Versions that were tested."""
     requirements: Annotated[NodeRequirements, Field(json_schema_extra=POD)] = NodeRequirements()
