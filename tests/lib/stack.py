@@ -8,6 +8,7 @@ from builders import deployment, edited, profile
 from localcluster.controlplane import ControlPlane
 from nodeagent import Api, Refused
 from umbra_operator.cluster import CHILDREN, POD_MONITORS
+from umbra_operator.render import names
 
 NATIVE = [kind for kind, resource in CHILDREN.items() if resource is not POD_MONITORS]
 """Kinds of children that every cluster has."""
@@ -40,6 +41,14 @@ class Stack:
     def get(self, name: str = "k3") -> dict[str, Any]:
         return self.api("GET", self.path(name))
 
+    def gone(self, name: str = "k3") -> bool:
+        """Whether the K3Deployment is not there any more."""
+        try:
+            self.get(name)
+        except Refused as error:
+            return error.status == 404
+        return False
+
     def conditions(self, name: str = "k3") -> dict[str, dict[str, Any]]:
         return {each["type"]: each for each in self.get(name).get("status", {}).get("conditions", ())}
 
@@ -71,11 +80,17 @@ class Stack:
                 raise
             return None
 
+    def everything(self) -> list[dict[str, Any]]:
+        """Every pod and child of a deployment here."""
+        bodies = self.children("pods")
+        for kind in NATIVE:
+            path = f"{CHILDREN[kind].path(self.namespace)}?labelSelector={names.LABEL_DEPLOYMENT}"
+            bodies += self.api("GET", path)["items"]
+        return bodies
+
     def versions(self) -> dict[str, str]:
         """Uid and resourceVersion of everything here."""
-        bodies = [*self.children("pods"), *self.api("GET", self.path(""))["items"]]
-        for kind in NATIVE:
-            bodies += self.api("GET", CHILDREN[kind].path(self.namespace))["items"]
+        bodies = [*self.everything(), *self.api("GET", self.path(""))["items"]]
         return {body["metadata"]["uid"]: body["metadata"]["resourceVersion"] for body in bodies}
 
 

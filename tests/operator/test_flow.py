@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from localcluster.controlplane import ControlPlane
 from nodeagent import NodeAgent, Refused
 from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
 from product import install_crds
-from stack import NATIVE, Stack, eventually
+from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
 
 pytestmark = pytest.mark.apiserver
@@ -269,6 +269,87 @@ def test_a_drain_leaves_one_of_two_and_takes_the_only_one(stack: Stack) -> None:
     eventually(lambda: stack.ready() and stack.child("PodDisruptionBudget") is None, "no budget at one")
     assert stack.conditions()["DisruptionProtected"]["reason"] == "NoBudget"
     assert evict("k3-0-1") == 201
+
+
+def test_an_autoscaler_keeps_the_number_between_its_bounds(serving: Stack) -> None:
+    """Without metrics it scales to its bounds only, which takes every step: scale, selector, ready replicas."""
+    path = f"/apis/autoscaling/v2/namespaces/{serving.namespace}/horizontalpodautoscalers"
+    target = {"apiVersion": "umbra.dev/v1alpha1", "kind": "K3Deployment", "name": "k3"}
+    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3}
+    serving.api("POST", path, {"metadata": {"name": "k3"}, "spec": spec})
+    eventually(lambda: serving.ready() and len(serving.pods()) == 2, "it scales up to its minimum", 60)
+    serving.edit({"engine.contextLength": 8192})
+    eventually(serving.ready, "an edit of something else leaves the number alone")
+    assert serving.get()["spec"]["replicas"] == 2
+    serving.api("PATCH", f"{path}/k3", {"spec": {"minReplicas": 1, "maxReplicas": 1}}, MERGE)
+    eventually(lambda: serving.ready() and set(serving.pods()) == {"k3-0-0"}, "it scales down to its maximum", 60)
+    found = serving.api("GET", f"{path}/k3")["status"]["conditions"]
+    assert {each["type"]: each["status"] for each in found}["AbleToScale"] == "True"
+
+
+def test_restored_objects_of_an_owner_that_is_gone_are_collected_and_made_anew(serving: Stack) -> None:
+    backup = [body for kind in NATIVE if (body := serving.child(kind))]
+    pod = serving.pods()["k3-0-0"]
+    serving.api("DELETE", serving.path("k3"))
+    # A garbage collector that has just met the kind needs half a minute.
+    eventually(lambda: serving.gone() and not serving.everything(), "all is gone", 90)
+    old = pod["metadata"]["uid"]
+    for body in backup:
+        serving.api("POST", CHILDREN[body["kind"]].path(serving.namespace), restored(body))
+    pod["spec"] |= {"serviceAccountName": "default"}  # ours may be collected before the pod is admitted
+    serving.api("POST", f"/api/v1/namespaces/{serving.namespace}/pods", restored(pod))
+    serving.add()
+    eventually(lambda: serving.ready() and all(map(ours(serving), serving.everything())), "all of it is ours", 60)
+    assert old not in {each["metadata"]["uid"] for each in serving.pods().values()}
+
+
+def restored(body: dict[str, Any]) -> dict[str, Any]:
+    """As a backup tool writes it: without what the server gives, with the old owner."""
+    kept = ("name", "labels", "annotations", "ownerReferences")
+    spec = {
+        key: value for key, value in body.get("spec", {}).items() if key not in ("clusterIP", "clusterIPs", "nodeName")
+    }
+    found = {**body, "metadata": {key: value for key, value in body["metadata"].items() if key in kept}}
+    return {**found, "spec": spec} if spec else found
+
+
+def ours(stack: Stack) -> Callable[[dict[str, Any]], bool]:
+    uid = stack.get()["metadata"]["uid"]
+    return lambda body: [owner["uid"] for owner in body["metadata"].get("ownerReferences", ())] == [uid]
+
+
+def test_orphans_are_left_alone_until_they_are_handed_over_and_then_nothing_restarts(serving: Stack) -> None:
+    before = serving.pods()["k3-0-0"]["metadata"]
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"}
+    serving.api("DELETE", serving.path("k3"), options)
+    eventually(serving.gone, "the pods are orphans")
+    assert "ownerReferences" not in serving.pods()["k3-0-0"]["metadata"]
+    serving.add()
+    eventually(serving.says("ConfigValid", "False", "NameConflict"), "the conflict is told")
+    time.sleep(2)
+    assert serving.pods()["k3-0-0"]["metadata"]["uid"] == before["uid"]
+    uid = serving.get()["metadata"]["uid"]
+    owner = {"apiVersion": "umbra.dev/v1alpha1", "kind": "K3Deployment", "name": "k3", "uid": uid}
+    patch = {"metadata": {"ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}]}}
+    for kind in NATIVE:
+        if serving.child(kind):
+            serving.api("PATCH", f"{CHILDREN[kind].path(serving.namespace)}/k3", patch, MERGE)
+    serving.api("PATCH", f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-0", patch, MERGE)
+    eventually(serving.ready, "it serves under its new owner")
+    after = serving.pods()
+    assert {name: pod["metadata"]["uid"] for name, pod in after.items()} == {"k3-0-0": before["uid"]}
+    assert after["k3-0-0"]["metadata"]["annotations"] == before["annotations"]
+
+
+def test_a_replace_is_an_edit(serving: Stack) -> None:
+    before = serving.pods()["k3-0-0"]["metadata"]["uid"]
+    body = serving.get()
+    body["spec"]["engine"] = {"contextLength": 8192}
+    serving.control_plane.kubectl("replace", "-f", "-", stdin=json.dumps(body))
+    eventually(serving.ready, "it is ready again")
+    pod = serving.pods()["k3-0-0"]
+    assert pod["metadata"]["uid"] == before
+    assert '"--context-length","8192"' in pod["metadata"]["annotations"]["umbra.dev/launch"]
 
 
 def test_every_child_is_there_ours_and_taken_along(stack: Stack) -> None:
