@@ -52,6 +52,7 @@ SERVICES = Resource("/api/v1", "services")
 POD_MONITORS = Resource("/apis/monitoring.coreos.com/v1", "podmonitors")
 CHILDREN: Mapping[str, Resource] = {
     "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
+    "ResourceClaimTemplate": Resource("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     "Service": SERVICES,
     "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": Resource("/apis/policy/v1", "poddisruptionbudgets"),

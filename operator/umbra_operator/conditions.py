@@ -51,6 +51,7 @@ class Reason(StrEnum):
     METADATA_RESERVED = "MetadataReserved"
     POD_PATCH_REFUSED = "PodPatchRefused"
     MODEL_ROOT_NOT_FOUND = "ModelRootNotFound"
+    DEVICES_NOT_OFFERED = "DevicesNotOffered"
     PARALLELISM_INVALID = "ParallelismInvalid"
     DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
     NAME_CONFLICT = "NameConflict"
@@ -92,6 +93,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.POD_PATCH_REFUSED: "The profile's podPatch touches what Umbra needs or another field sets; the message "
     "names the path.",
     Reason.MODEL_ROOT_NOT_FOUND: "model.source.nodePath.root is not in the profile's modelRoots.",
+    Reason.DEVICES_NOT_OFFERED: "spec.devices.mode asks for GPUs in a way that the profile's devices do not name.",
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
     Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",
     Reason.NAME_CONFLICT: "A name that Umbra needs belongs to another object, which is never touched.",

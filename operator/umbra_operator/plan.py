@@ -11,7 +11,7 @@ from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord
 from umbra_operator.render import names
 from umbra_operator.render.budgets import min_available
-from umbra_operator.render.children import children
+from umbra_operator.render.children import IMMUTABLE, children
 from umbra_operator.render.engine import launch_document
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import Resolved, resolve
@@ -163,8 +163,12 @@ def _children(observed: Observed, resolved: Resolved) -> list[Action]:
     actions: list[Action] = []
     for kind, manifest in wanted.items():
         child = held.get(kind)
-        if child is None or child.content != manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]:
-            actions.append(Apply(manifest, child.uid if child else None))
+        if child and child.content == manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]:
+            continue
+        if child and kind in IMMUTABLE:
+            actions.append(Prune(kind, child.name, child.uid))
+            child = None
+        actions.append(Apply(manifest, child.uid if child else None))
     return actions + [Prune(kind, child.name, child.uid) for kind, child in held.items() if kind not in wanted]
 
 

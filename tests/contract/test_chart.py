@@ -35,10 +35,11 @@ CALLS: dict[tuple[str, str], set[str]] = {
     ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
     ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
     ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},  # reconcile._apply, _create
-    # reconcile._apply_child and _read_child; listed by __main__._list_children; only two kinds are ever pruned
+    # reconcile._apply_child and _read_child; listed by __main__._list_children; three kinds are pruned
     ("", "services"): {"get", "list", "create", "patch"},
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "create", "patch"},
     ("monitoring.coreos.com", "podmonitors"): {"get", "list", "create", "patch"},
+    ("resource.k8s.io", "resourceclaimtemplates"): {"get", "list", "create", "delete"},
     ("", "serviceaccounts"): {"get", "list", "create", "patch", "delete"},
     ("policy", "poddisruptionbudgets"): {"get", "list", "create", "patch", "delete"},
     ("", "namespaces"): {"list", "watch"},  # kopf

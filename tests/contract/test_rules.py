@@ -83,6 +83,7 @@ def test_refused_with_its_sentence(crds: ControlPlane, case: str) -> None:
     assert sentence in (refusal(crds, deployment(namespace="default", **edits)) or "accepted")
 
 
+OFFER = "set resourceName for a device plugin, deviceClassName for DRA, or both"
 LETTER = "must begin with a letter"
 
 
@@ -110,6 +111,12 @@ def test_the_longest_name_of_a_host_mount_makes_a_volume_and_a_longer_one_is_ref
         assert (refusal(crds, profile(hostMounts=[mount])) is None) is accepted
 
 
+def test_devices_are_offered_in_one_way_at_least(crds: ControlPlane) -> None:
+    assert OFFER in (refusal(crds, profile(devices={})) or "accepted")
+    for devices in ({"resourceName": "a"}, {"deviceClassName": "a"}, {"resourceName": "a", "deviceClassName": "b"}):
+        assert refusal(crds, profile(devices=devices)) is None
+
+
 def test_a_profile_is_immutable_and_its_labels_are_not(crds: ControlPlane) -> None:
     create(crds, profile("frozen-v1"))
     try:
@@ -123,7 +130,7 @@ def test_a_profile_is_immutable_and_its_labels_are_not(crds: ControlPlane) -> No
 def test_every_rule_stands_in_a_table() -> None:
     """A new rule has a new sentence, and the tables above quote every sentence."""
     quoted = [sentence for _, sentence in REFUSED.values()]
-    quoted += [LETTER, "at most 40 characters", "must end in a content version"]
+    quoted += [OFFER, LETTER, "at most 40 characters", "must end in a content version"]
     quoted += ["spec is immutable", "role is immutable"]
     for kind in KINDS:
         messages = {rule["message"] for rule in [*kind.rules, *rules(structural(kind.spec))]}

@@ -24,8 +24,8 @@ class Stack:
         self.profile = f"{namespace}-v1"
         self.api = Api(control_plane)
 
-    def add_profile(self) -> None:
-        self.api("POST", "/apis/umbra.dev/v1alpha1/k3profiles", profile(self.profile))
+    def add_profile(self, **edits: Any) -> None:
+        self.api("POST", "/apis/umbra.dev/v1alpha1/k3profiles", profile(self.profile, **edits))
 
     def add(self, name: str = "k3", **edits: Any) -> None:
         body = deployment(name, self.namespace, **{"profileRef__name": self.profile, **edits})

@@ -20,6 +20,8 @@ DSPARK = {"speculation": {"type": "DSPARK", "dspark": {"draft": "draft"}}}
 ROOTS = {"modelRoots": [{"name": "weights", "path": "/srv/weights"}, {"name": "other", "path": "/srv/other"}]}
 PEER = {"podSelector": {"matchLabels": {"app": "gateway"}}, "namespaceSelector": {}}
 TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+BOTH = {"devices": {"resourceName": "amd.com/gpu", "deviceClassName": "gpu.amd.com"}}
+DRA = {"devices": {"deviceClassName": "gpu.amd.com"}}
 DEVICES = {"devices": {"resourceName": "amd.com/gpu"}}
 MOUNT = {"name": "tools", "hostPath": "/opt/tools", "mountPath": "/tools", "readOnly": True}
 
@@ -109,6 +111,16 @@ DEPLOYMENT: dict[str, Case] = {
         {},
         {"engine.env": [{"name": "HSA_NO_SCRATCH_RECLAIM", "value": "1"}]},
         ['"HSA_NO_SCRATCH_RECLAIM":"1"'],
+    ),
+    "devices.mode": (
+        {},
+        BOTH,
+        {"devices.mode": "DRA"},
+        [
+            '"resourceClaims":[{"name":"gpus","resourceClaimTemplateName":"k3"}]',
+            '"claims":[{"name":"gpus"}]',
+            '"exactly":{"deviceClassName":"gpu.amd.com","allocationMode":"ExactCount","count":2}',
+        ],
     ),
     "resources.engine.cpu": ({}, {}, {"resources.engine.cpu": "16"}, ['"cpu":"16"']),
     "resources.engine.memory": ({}, {}, {"resources.engine.memory": "64Gi"}, ['"memory":"68719476736"']),
@@ -210,6 +222,7 @@ PROFILE: dict[str, Case] = {
         {"store.prefaultThreads": 4},
         ['"name":"UMBP_DRAM_PREFAULT","value":"1"},{"name":"UMBP_DRAM_PREFAULT_THREADS","value":"4"'],
     ),
+    "devices.deviceClassName": ({}, DRA, {"devices.deviceClassName": "other"}, ['"deviceClassName":"other"']),
     "podPatch": (
         {},
         {},

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from localcluster.controlplane import ControlPlane
-from nodeagent import NodeAgent, Refused
+from nodeagent import NODE, NodeAgent, Refused
 from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
 from product import install_crds
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
 
 pytestmark = pytest.mark.apiserver
+
+COLLECTED = 90.0
+"""Seconds for the garbage collector: one that has just met the kind needs half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +208,7 @@ def test_without_its_profile_an_engine_goes_on_and_a_late_profile_is_found(stack
 
 def test_deletion_takes_every_child_along(serving: Stack) -> None:
     serving.api("DELETE", serving.path("k3"))
-    eventually(lambda: not serving.pods() and not serving.children("services"), "the children are gone")
+    eventually(lambda: not serving.pods() and not serving.children("services"), "the children are gone", COLLECTED)
     with pytest.raises(Refused, match="404"):
         serving.get()
 
@@ -224,14 +227,65 @@ FOREIGN: dict[str, dict[str, Any]] = {
     "ServiceAccount": {},
     "NetworkPolicy": {"spec": {"podSelector": {}}},
     "PodDisruptionBudget": {"spec": {"maxUnavailable": 1}},
+    "ResourceClaimTemplate": {"spec": {"spec": {}}},
 }
+
+
+@pytest.fixture
+def gpus(stack: Stack) -> Iterator[Callable[[int], None]]:
+    """Sets how many GPUs a DRA driver offers on the node; no driver runs, its objects are written by hand."""
+    base, written = "/apis/resource.k8s.io/v1", 0
+
+    def offer(count: int) -> None:
+        nonlocal written
+        written += 1
+        pool = {"name": NODE, "generation": written, "resourceSliceCount": 1}
+        devices = [{"name": f"gpu-{number}"} for number in range(count)]
+        spec = {"driver": "gpu.amd.com", "nodeName": NODE, "pool": pool, "devices": devices}
+        stack.api("POST", f"{base}/resourceslices", {"metadata": {"name": f"gpus-{written}"}, "spec": spec})
+        if written > 1:
+            stack.api("DELETE", f"{base}/resourceslices/gpus-{written - 1}")
+
+    chosen = {"cel": {"expression": "device.driver == 'gpu.amd.com'"}}
+    stack.api("POST", f"{base}/deviceclasses", {"metadata": {"name": "gpu.amd.com"}, "spec": {"selectors": [chosen]}})
+    yield offer
+    stack.api("DELETE", f"{base}/deviceclasses/gpu.amd.com")
+    if written:
+        stack.api("DELETE", f"{base}/resourceslices/gpus-{written}")
+
+
+def test_the_real_scheduler_gives_each_replica_gpus_of_its_own_by_dra(
+    stack: Stack, gpus: Callable[[int], None]
+) -> None:
+    gpus(3)
+    stack.add_profile(devices={"deviceClassName": "gpu.amd.com"})
+    stack.add(replicas=2)  # of two ranks each
+    eventually(stack.says("Available", "True", "Serving"), "one replica got its GPUs")
+    eventually(stack.says("PreflightPassed", "Unknown", "Unschedulable"), "the other one's lack is told")
+    assert "cannot allocate all claims" in stack.conditions()["PreflightPassed"]["message"]
+    gpus(4)
+    eventually(stack.ready, "both have theirs", 40)
+
+    def allocated() -> list[str]:
+        claims = stack.api("GET", f"/apis/resource.k8s.io/v1/namespaces/{stack.namespace}/resourceclaims")["items"]
+        results = [claim["status"]["allocation"]["devices"]["results"] for claim in claims]
+        return sorted(result["device"] for each in results for result in each)
+
+    assert allocated() == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+    uids = {pod["metadata"]["uid"] for pod in stack.pods().values()}
+    stack.edit({"engine.contextLength": 8192})
+    eventually(stack.ready, "an edit of the engine keeps pods and claims")
+    assert {pod["metadata"]["uid"] for pod in stack.pods().values()} == uids
+    stack.edit({"parallelism": {"tensor": 4}, "replicas": 1})
+    eventually(lambda: stack.ready() and len(allocated()) == 4, "a wider engine has a claim of four", 40)
+    assert set(stack.pods()) == {"k3-0-1"}
 
 
 @pytest.mark.parametrize("kind", NATIVE)
 def test_a_foreign_object_is_told_never_touched_and_out_of_the_way_when_it_is_gone(stack: Stack, kind: str) -> None:
     path = CHILDREN[kind].path(stack.namespace)
     before = stack.api("POST", path, {"metadata": {"name": "k3"}, **FOREIGN[kind]})
-    stack.add_profile()
+    stack.add_profile(devices={"deviceClassName": "none"} if kind == "ResourceClaimTemplate" else None)
     stack.add(replicas=2)
     eventually(stack.says("ConfigValid", "False", "NameConflict"), "the conflict is told")
     assert f"{kind} 'k3' exists" in stack.conditions()["Ready"]["message"]
@@ -241,7 +295,7 @@ def test_a_foreign_object_is_told_never_touched_and_out_of_the_way_when_it_is_go
     assert "ownerReferences" not in now["metadata"]
     assert stack.pods() == {}
     stack.api("DELETE", f"{path}/k3")
-    eventually(stack.ready, "the name is free")
+    eventually(stack.says("ConfigValid", "True", "Valid"), "the name is free")
 
 
 def test_a_drain_leaves_one_of_two_and_takes_the_only_one(stack: Stack) -> None:
@@ -291,8 +345,7 @@ def test_restored_objects_of_an_owner_that_is_gone_are_collected_and_made_anew(s
     backup = [body for kind in NATIVE if (body := serving.child(kind))]
     pod = serving.pods()["k3-0-0"]
     serving.api("DELETE", serving.path("k3"))
-    # A garbage collector that has just met the kind needs half a minute.
-    eventually(lambda: serving.gone() and not serving.everything(), "all is gone", 90)
+    eventually(lambda: serving.gone() and not serving.everything(), "all is gone", COLLECTED)
     old = pod["metadata"]["uid"]
     for body in backup:
         serving.api("POST", CHILDREN[body["kind"]].path(serving.namespace), restored(body))
@@ -357,13 +410,14 @@ def test_every_child_is_there_ours_and_taken_along(stack: Stack) -> None:
     stack.add(replicas=2)
     eventually(stack.ready, "both are ready")
     uid = stack.get()["metadata"]["uid"]
-    for kind in NATIVE:
+    usual = [kind for kind in NATIVE if kind != "ResourceClaimTemplate"]
+    for kind in usual:
         body = stack.child(kind)
         assert body
         assert [owner["uid"] for owner in body["metadata"]["ownerReferences"]] == [uid]
     assert {pod["spec"]["serviceAccountName"] for pod in stack.pods().values()} == {"k3"}
     stack.api("DELETE", stack.path("k3"))
-    eventually(lambda: not any(stack.child(kind) for kind in NATIVE), "the garbage collector takes them")
+    eventually(lambda: not any(stack.child(kind) for kind in NATIVE), "the garbage collector takes them", COLLECTED)
 
 
 def test_a_foreign_pod_is_told_and_never_touched(stack: Stack) -> None:

@@ -84,6 +84,23 @@ def test_the_budget_follows_the_replicas_and_goes_at_one() -> None:
     assert {child.kind for child in world.observe().children} == {"ServiceAccount", "Service", "NetworkPolicy"}
 
 
+def test_an_immutable_template_is_replaced_by_another() -> None:
+    dra = profile_body(devices={"deviceClassName": "gpu.amd.com"})
+    world = World(spec(), stored(dra, "p1"))
+    assert ("Apply", "ResourceClaimTemplate") in kinds(world)
+    world.run()
+    world.edit(spec(parallelism={"tensor": 4}))
+    assert kinds(world) == [
+        ("Prune", "ResourceClaimTemplate"),
+        ("Apply", "ResourceClaimTemplate"),
+        ("DeletePod", "k3-0-0"),
+    ]
+    world.run()
+    world.memory.drop_profile("local-v1", "p1")
+    world.memory.put_profile(stored(profile_body(), "p2"))
+    assert ("Prune", "ResourceClaimTemplate") in kinds(world)
+
+
 def test_an_account_of_the_users_choice_takes_the_place_of_ours() -> None:
     world = settled(1)
     world.edit(spec(serviceAccountName="mine"))

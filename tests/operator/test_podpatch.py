@@ -66,6 +66,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "metadata.labels (it is not an object)": {"metadata": {"labels": None}},
     "spec.containers (it is not a list)": {"spec": {"containers": None}},
     "spec.volumes[sockets]": {"spec": {"volumes": [{"name": "sockets", "hostPath": {"path": "/"}}]}},
+    "spec.resourceClaims[gpus]": {"spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "x"}]}},
     "spec.containers[engine].image": container(image="x"),
     "spec.containers[engine].livenessProbe": container(livenessProbe={"httpGet": {"path": "/health"}}),
     "spec.containers[0].env (it is not a list)": container(env=None),

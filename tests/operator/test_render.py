@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes.aio.client.models import V1NetworkPolicy, V1Pod, V1PodDisruptionBudget, V1Service, V1ServiceAccount
+from kubernetes.aio.client.models import (
+    V1NetworkPolicy,
+    V1Pod,
+    V1PodDisruptionBudget,
+    V1ResourceClaimTemplate,
+    V1Service,
+    V1ServiceAccount,
+)
 
 from builders import NAME, NAMESPACE, deployment_spec, profile_spec
 from localcluster.controlplane import ControlPlane
@@ -54,12 +61,17 @@ FULL_PROFILE = profile_spec(
 CASES: dict[str, Resolved] = {
     "small": resolve(deployment_spec(), profile_spec()),
     "full": resolve(FULL, FULL_PROFILE),
+    "dra": resolve(deployment_spec(), profile_spec(devices={"deviceClassName": "gpu.amd.com"})),
 }
 
 
-CHILDREN = children(CASES["full"], NAME, NAMESPACE, UID, Facts("umbra-system", pod_monitors=True))
+FACTS = Facts("umbra-system", pod_monitors=True)
+CHILDREN = {
+    kind: body for case in ("dra", "full") for kind, body in children(CASES[case], NAME, NAMESPACE, UID, FACTS).items()
+}
 MODELS = {
     "ServiceAccount": V1ServiceAccount,
+    "ResourceClaimTemplate": V1ResourceClaimTemplate,
     "Service": V1Service,
     "NetworkPolicy": V1NetworkPolicy,
     "PodDisruptionBudget": V1PodDisruptionBudget,
@@ -79,6 +91,7 @@ def containers(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     [
         ("pod.yaml", rendered(CASES["small"])),
         ("pod-full.yaml", rendered(CASES["full"])),
+        ("pod-dra.yaml", rendered(CASES["dra"])),
         *((f"{kind.lower()}.yaml", body) for kind, body in CHILDREN.items()),
     ],
 )
@@ -111,8 +124,8 @@ def test_every_child_has_a_golden_file_and_a_place_in_the_api() -> None:
 @pytest.mark.apiserver
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_api_server_takes_every_child(control_plane: ControlPlane, namespace: str, kind: str) -> None:
-    facts = Facts("umbra-system")
-    body = children(CASES["full"], NAME, namespace, UID, facts)[kind]
+    case = "dra" if kind == "ResourceClaimTemplate" else "full"
+    body = children(CASES[case], NAME, namespace, UID, FACTS)[kind]
     create = ["create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-"]
     accepted = json.loads(control_plane.kubectl(*create, stdin=json.dumps(body)))
     for name, value in body.get("spec", {}).items():
@@ -164,6 +177,16 @@ def test_with_devices_engine_and_preflight_get_the_gpus_and_the_store_reaches_th
     assert gpus == {"kit": None, "preflight": "8", "store": None, "engine": "8"}
     privileged = {name for name, container in found.items() if container["securityContext"].get("privileged")}
     assert privileged == {"store"}
+
+
+def test_with_dra_three_containers_share_one_claim_and_nothing_is_privileged() -> None:
+    body = rendered(CASES["dra"])
+    found = containers(body)
+    claims = {name: container["resources"].get("claims") for name, container in found.items()}
+    shared = [{"name": "gpus"}]
+    assert claims == {"kit": None, "preflight": shared, "store": shared, "engine": shared}
+    assert not [name for name, container in found.items() if container["securityContext"].get("privileged")]
+    assert body["spec"]["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": NAME}]
 
 
 def test_the_environment_of_the_store_in_exact_bytes() -> None:

@@ -149,6 +149,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
     ({"podMetadata": {"annotations": {"umbra.dev/launch": ""}}}, {}, Reason.METADATA_RESERVED, "annotations"),
     ({"parallelism": {"decodeContext": 3}}, {"tensor": 8}, Reason.PARALLELISM_INVALID, "decodeContext"),
     ({"parallelism": {"decodeContext": 2}}, {"tensor": 8}, Reason.DECODE_CONTEXT_UNSUPPORTED, "decodeContext"),
+    ({"devices": {"mode": "DRA"}}, {}, Reason.DEVICES_NOT_OFFERED, "devices.mode"),
+    ({"devices": {"mode": "DRA"}}, {"devices": {"resourceName": "a"}}, Reason.DEVICES_NOT_OFFERED, "DevicePlugin, not"),
+    ({"devices": {"mode": "DevicePlugin"}}, {"devices": {"deviceClassName": "a"}}, Reason.DEVICES_NOT_OFFERED, "DRA"),
     ({"model__source__nodePath__root": "other"}, {}, Reason.MODEL_ROOT_NOT_FOUND, "nodePath.root"),
 ]
 

@@ -6,12 +6,16 @@ from typing import Any
 
 from umbra_operator.render import names
 from umbra_operator.render.budgets import budget
+from umbra_operator.render.claims import claim_template
 from umbra_operator.render.networkpolicies import network_policy
 from umbra_operator.render.podmonitors import pod_monitor
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import content
 from umbra_operator.render.serviceaccounts import service_account
 from umbra_operator.render.services import service
+
+IMMUTABLE = frozenset({"ResourceClaimTemplate"})
+"""Kinds that are replaced by another object when their content changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,10 @@ class Facts:
 
 
 def children(resolved: Resolved, deployment: str, namespace: str, uid: str, facts: Facts) -> dict[str, dict[str, Any]]:
-    """Manifests by kind, in the order in which they are made: pods need the ServiceAccount."""
+    """Manifests by kind, in the order in which they are made: pods need the first two."""
     found = (
         service_account(resolved, deployment, namespace, uid),
+        claim_template(resolved, deployment, namespace, uid),
         service(deployment, namespace, uid),
         network_policy(resolved, deployment, namespace, uid, facts.operator_namespace),
         budget(resolved, deployment, namespace, uid),

@@ -28,6 +28,9 @@ MANAGER_STATUS = "umbra-status"
 KIT, PREFLIGHT, STORE, ENGINE = "kit", "preflight", "store", "engine"
 """Containers of the pod, in the order in which they start."""
 
+GPUS = "gpus"
+"""The claim of a pod, and the request in it."""
+
 ENGINE_PORT = 30000
 """Where the engine serves; SGLang's default."""
 ENGINE_AGENT_PORT = 9600

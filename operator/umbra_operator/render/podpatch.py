@@ -81,6 +81,9 @@ def _refused(patch: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"metadata.{key}.{name}" for name in value if name.startswith(RESERVED))
     yield from (f"spec.{key}" for key in spec if key in _SPEC)
     yield from (f"spec.volumes[{each['name']}]" for each in spec.get("volumes", ()) if each["name"] in _OWN_VOLUMES)
+    yield from (
+        f"spec.resourceClaims[{each['name']}]" for each in spec.get("resourceClaims", ()) if each["name"] == names.GPUS
+    )
     for kind in ("initContainers", "containers"):
         for container in spec.get(kind, ()):
             if container["name"] in _OWN_CONTAINERS:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import ContainerResources, SourceType
+from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SourceType
 from umbra_operator.render import engine, names, podpatch, store
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import Revision
@@ -65,6 +65,8 @@ def _spec(resolved: Resolved, deployment: str) -> dict[str, Any]:
         "enableServiceLinks": False,
         **_placement(resolved),
     }
+    if resolved.device_mode is DeviceMode.DRA:
+        spec["resourceClaims"] = [{"name": names.GPUS, "resourceClaimTemplateName": deployment}]
     if resolved.spec.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in resolved.spec.image_pull_secrets]
     return spec
@@ -122,7 +124,7 @@ def _store(resolved: Resolved) -> dict[str, Any]:
     container["env"] += [{"name": name, "value": value} for name, value in store.environment(resolved).items()]
     container["resources"] = _store_resources(resolved)
     # With a device plugin the GPUs go to the engine's container alone; the store reaches them as a privileged one.
-    if resolved.profile.devices:
+    if resolved.device_mode is DeviceMode.DEVICE_PLUGIN:
         container["securityContext"] = {"runAsUser": 0, "privileged": True}
     period = 2
     container |= {
@@ -226,9 +228,15 @@ def _placement(resolved: Resolved) -> dict[str, Any]:
 
 
 def _devices(resolved: Resolved, resources: dict[str, Any]) -> dict[str, Any]:
-    if resolved.profile.devices:
+    """The resources with the GPUs that the device plugin hands out; a claim is handed out by ``_claim``."""
+    if resolved.device_mode is DeviceMode.DEVICE_PLUGIN and resolved.profile.devices:
         resources["limits"][resolved.profile.devices.resource_name] = str(resolved.tensor)
-    return resources
+    return _claim(resolved, resources)
+
+
+def _claim(resolved: Resolved, resources: dict[str, Any]) -> dict[str, Any]:
+    """The resources with the pod's claim, which several containers may share."""
+    return {**resources, "claims": [{"name": names.GPUS}]} if resolved.device_mode is DeviceMode.DRA else resources
 
 
 def _engine_resources(resolved: Resolved) -> dict[str, Any]:
@@ -246,7 +254,7 @@ def _store_resources(resolved: Resolved) -> dict[str, Any]:
     amounts["memory"] = str(int(amounts["memory"]) + (0 if huge else resolved.store_bytes))
     if huge:
         amounts[f"hugepages-{resolved.spec.cache.dram.hugepages}"] = str(huge)
-    return _equal(amounts)
+    return _claim(resolved, _equal(amounts))
 
 
 def _kit_resources(resolved: Resolved) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
-from umbra_operator.api.v1alpha1.deployment import DSpark, KeyLayout, SourceType, SpeculationType
+from umbra_operator.api.v1alpha1.deployment import DeviceMode, DSpark, KeyLayout, SourceType, SpeculationType
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, names, podpatch
@@ -31,6 +31,8 @@ class Resolved:
     low_percent: int
     key_layout: KeyLayout
     drain_seconds: int
+    device_mode: DeviceMode | None
+    """How the pod asks for GPUs; None where the profile has none."""
 
 
 def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
@@ -62,6 +64,7 @@ def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
         low_percent=marks.low_percent if marks else LOW_PERCENT,
         key_layout=(policy and policy.key_layout) or KeyLayout.AUTO,
         drain_seconds=DRAIN_SECONDS if drain is None else drain,
+        device_mode=_device_mode(spec, profile),
     )
 
 
@@ -143,6 +146,21 @@ def _check_parallelism(tensor: int, decode_context: int) -> None:
             Reason.DECODE_CONTEXT_UNSUPPORTED,
             "spec.parallelism.decodeContext: this release runs with 1 only; remove the field",
         )
+
+
+def _device_mode(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> DeviceMode | None:
+    asked = spec.devices.mode if spec.devices else None
+    offered = {
+        DeviceMode.DEVICE_PLUGIN: profile.devices and profile.devices.resource_name,
+        DeviceMode.DRA: profile.devices and profile.devices.device_class_name,
+    }
+    if asked and not offered[asked]:
+        known = " or ".join(mode for mode, name in offered.items() if name) or "none"
+        raise SpecInvalid(
+            Reason.DEVICES_NOT_OFFERED,
+            f"spec.devices.mode: the profile's devices offer {known}, not {asked}; unset it or use another profile",
+        )
+    return asked or next((mode for mode, name in offered.items() if name), None)
 
 
 def _model_path(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> str:

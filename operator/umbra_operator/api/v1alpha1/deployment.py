@@ -60,6 +60,15 @@ class CacheLoss(StrEnum):
     REQUIRE_ACKNOWLEDGEMENT = "RequireAcknowledgement"
 
 
+class DeviceMode(StrEnum):
+    """How a pod asks for its GPUs."""
+
+    DEVICE_PLUGIN = "DevicePlugin"
+    """As an extended resource of the engine's container; the store reaches the GPUs as a privileged container."""
+    DRA = "DRA"
+    """By one ResourceClaim that preflight, store and engine share; nothing is privileged."""
+
+
 class Hugepages(StrEnum):
     """Pages of the node's memory that the store's tier is made of."""
 
@@ -266,6 +275,13 @@ class Toolchain(Model):
     """The radix tree's core. Auto: Rust where every rank has it. No rank ever builds one: a build may fail alone."""
 
 
+class Devices(Model):
+    """The GPUs of a pod."""
+
+    mode: DeviceMode | None = None
+    """How the pod asks for them. Unset: DevicePlugin if the profile names a resource for it, else DRA."""
+
+
 class ContainerResources(Model):
     """Requests and limits of one container, equal so that the pod is Guaranteed."""
 
@@ -466,6 +482,8 @@ class K3DeploymentSpec(Model):
     """The engine's own settings."""
     toolchain: Annotated[Toolchain, Field(json_schema_extra=ENGINE)] = Toolchain()
     """Which of SGLang's implementations run."""
+    devices: Annotated[Devices | None, Field(json_schema_extra=POD)] = None
+    """The GPUs of a pod."""
     resources: Annotated[Resources | None, Field(json_schema_extra=POD)] = None
     """Requests and limits per container."""
     placement: Annotated[Placement | None, Field(json_schema_extra=POD)] = None

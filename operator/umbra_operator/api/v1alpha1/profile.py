@@ -121,10 +121,18 @@ class ModelRoot(Model):
 
 
 class Devices(Model):
-    """GPUs as the device plugin offers them."""
+    """GPUs as the nodes offer them, by a device plugin, by dynamic resource allocation, or both."""
 
-    resource_name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Extended resource, such as amd.com/gpu; each rank requests one."""
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "has(self.resourceName) || has(self.deviceClassName)",
+            "set resourceName for a device plugin, deviceClassName for DRA, or both",
+        ),
+    )
+    resource_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    """Extended resource of the device plugin, such as amd.com/gpu; each rank requests one."""
+    device_class_name: Annotated[str | None, Field(min_length=1, max_length=253)] = None
+    """DeviceClass of the DRA driver, such as gpu.amd.com; each rank requests one device of it."""
 
 
 class CheckModes(Model):
