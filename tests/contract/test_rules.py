@@ -174,11 +174,19 @@ INVALID: dict[str, dict[str, Any]] = {
     "dspark-dcp": {"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 2}},
     "dcp-tp": {"parallelism": {"tensor": 8, "decodeContext": 3}},
     "watermarks": {"cache__watermarks": {"highPercent": 60, "lowPercent": 70}},
+    "peer": {"network__from": [{}]},
+    "range": {"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]},
+    "draft": {"speculation": {"dspark": {"draft": "draft"}}},
+    "path": {"model__source__nodePath__path": "../k3"},
 }
 CURES: dict[str, dict[str, Any]] = {
     "dspark-dcp": {"spec": {"parallelism": {"decodeContext": 1}}},
     "dcp-tp": {"spec": {"parallelism": {"decodeContext": 4}}},
     "watermarks": {"spec": {"cache": {"watermarks": {"highPercent": 80}}}},
+    "peer": {"spec": {"network": {"from": [{"podSelector": {}}]}}},
+    "range": {"spec": {"network": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}}},
+    "draft": {"spec": {"speculation": None}},
+    "path": {"spec": {"model": {"source": {"nodePath": {"path": "k3"}}}}},
 }
 
 

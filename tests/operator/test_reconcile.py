@@ -10,11 +10,12 @@ import pytest
 from builders import deployment, profile, stored
 from localcluster.controlplane import ControlPlane
 from umbra_operator import errors
-from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SERVICES, KubeCluster
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SERVICES, KubeCluster, Resource
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.reconcile import LOOK_AGAIN_SECONDS, Reconciler
 from umbra_operator.render.children import Facts
+from umbra_operator.render.pods import GRACE_SECONDS
 
 pytestmark = pytest.mark.apiserver
 
@@ -103,6 +104,28 @@ async def test_an_account_deleted_by_hand_does_not_keep_pods_from_being_made(doo
     await passes.reconcile(key)
     assert (await door.get(accounts, namespace, "k3"))["metadata"]["ownerReferences"]
     assert [pod.name for pod in memory.pods()] == ["k3-0-0"]
+
+
+async def test_a_deleted_pod_has_its_whole_grace_for_the_drain(door: KubeCluster, namespace: str) -> None:
+    """Scaling down sends no grace of its own: the engine drains as long as its launch document says."""
+    key = (namespace, "k3")
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    await passes.reconcile(key)
+    binding = {"metadata": {"name": "k3-0-0", "namespace": namespace}, "target": {"kind": "Node", "name": "nowhere"}}
+    await door.create(Resource("/api/v1", "bindings"), binding)
+    memory.put_pod(await door.get(PODS, namespace, "k3-0-0"))
+    made = memory.deployments[key]
+    await door.apply(DEPLOYMENTS, deployment(namespace=namespace, replicas=0), "test")
+    memory.put_deployment(await door.get(DEPLOYMENTS, namespace, "k3"))
+    assert memory.deployments[key].generation > made.generation
+    await passes.reconcile(key)
+    meta = (await door.get(PODS, namespace, "k3-0-0"))["metadata"]
+    assert meta["deletionGracePeriodSeconds"] == GRACE_SECONDS
+    # No kubelet will ever say that it has ended.
+    options = {"gracePeriodSeconds": 0, "apiVersion": "v1", "kind": "DeleteOptions"}
+    await door._request("DELETE", PODS.path(namespace, "k3-0-0"), body=options)
 
 
 async def test_a_misspelt_field_of_an_affinity_is_told(door: KubeCluster, namespace: str) -> None:

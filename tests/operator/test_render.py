@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from kubernetes.aio.client.models import (
     V1NetworkPolicy,
     V1Pod,
@@ -253,6 +255,32 @@ def test_the_launch_document_is_what_the_agent_reads() -> None:
         "standalone_auto_start": False,
         "umbra": {"keyLayout": "Auto"},
     }
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
+def test_quotes_and_dollars_reach_the_engine_as_they_are(text: str) -> None:
+    """No shell stands between: a served name may hold what a shell would read."""
+    spec = deployment_spec(model__servedName=text)
+    arguments = json.loads(launch_document(resolve(spec, profile_spec()), "abc"))["argv"]
+    assert arguments[arguments.index("--served-model-name") + 1] == text
+
+
+def test_derived_names_fit_at_the_limits_of_their_parts() -> None:
+    longest = pod(CASES["dra"], Revision("a", "b"), "a" * 40, NAMESPACE, UID, 63, 10**12)
+    assert len(longest["metadata"]["name"]) <= 63
+    assert all(len(value) <= 63 for value in longest["metadata"]["labels"].values())
+    assert len(longest["spec"]["serviceAccountName"]) == len(
+        longest["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+    )
+
+
+def test_no_label_of_a_user_enters_a_selector() -> None:
+    """A selector that a user can change is one that another edit can make unmatched, or immutable by accident."""
+    own = {"umbra.dev/deployment": NAME}
+    assert CHILDREN["Service"]["spec"]["selector"] == own
+    assert CHILDREN["NetworkPolicy"]["spec"]["podSelector"] == {"matchLabels": own}
+    for kind in ("PodDisruptionBudget", "PodMonitor"):
+        assert CHILDREN[kind]["spec"]["selector"] == {"matchLabels": own}
 
 
 def test_pods_of_two_replicas_differ_only_in_name_and_labels() -> None:

@@ -12,7 +12,7 @@ from umbra_operator.api.base import quantity_bytes
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, store
-from umbra_operator.render.engine import argv, environment
+from umbra_operator.render.engine import argv, chosen_environment, chosen_flags, environment
 from umbra_operator.render.resolve import resolve
 
 
@@ -113,6 +113,42 @@ def test_environment_the_deployment_stands_over_the_profile_over_its_typed_field
         "HSA_NO_SCRATCH_RECLAIM": "0",
     }
     assert found["SGLANG_PLUGINS"] == "umbra"
+
+
+def test_every_value_knows_who_set_it() -> None:
+    profile = profile_spec(
+        engine__args=["--dtype", "bfloat16", "--max-running-requests", "4", "--context-length", "1024"],
+        engine__env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
+        engine__allowedEnv=["B"],
+        rocm={"hardwareQueues": 2},
+    )
+    own = {"contextLength": 2048, "extraArgs": ["--dtype=float16"], "env": [{"name": "B", "value": "2"}]}
+    resolved = resolve(deployment_spec(engine=own, toolchain__treeCore="Rust"), profile)
+    flags_ = {flag: choice.setter for flag, choice in chosen_flags(resolved).items()}
+    assert flags_ == {
+        "--model-path": "spec.model.source",
+        "--served-model-name": "spec.model.servedName",
+        "--tp-size": "profile.tensor",
+        "--dtype": "spec.engine.extraArgs",
+        "--max-running-requests": "profile.engine.args",
+        "--context-length": "spec.engine.contextLength",
+        **dict.fromkeys(
+            ["--host", "--port", "--page-size", "--enable-metrics", "--enable-cache-report", "--log-level-http"],
+            "Umbra",
+        ),
+        "--enable-unified-cache-external-linker": "Umbra",
+        "--unified-cache-external-linker-backend": "Umbra",
+        "--unified-cache-external-linker-config": "Umbra",
+    }
+    assert {name: choice.setter for name, choice in chosen_environment(resolved).items()} == {
+        "A": "profile.engine.env",
+        "B": "spec.engine.env",
+        "GPU_MAX_HW_QUEUES": "profile.rocm",
+        "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "spec.toolchain.treeCore",
+        **dict.fromkeys(["UMBP_STANDALONE_ADDRESS", "SGLANG_PLUGINS", "SGLANG_RUST_BUILD_MODE"], "Umbra"),
+    }
+    wider = chosen_flags(resolve(deployment_spec(parallelism__tensor=4), profile))
+    assert wider["--tp-size"].setter == "spec.parallelism.tensor"
 
 
 def test_no_rank_builds_a_tree_core_and_auto_leaves_the_choice_to_sglang() -> None:

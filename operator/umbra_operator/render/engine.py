@@ -1,6 +1,8 @@
 """The launch document: all that the agent needs to start the engine."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from umbra_linker.settings import Settings
@@ -10,6 +12,18 @@ from umbra_operator.render.resolve import Resolved
 
 PAGE_TOKENS = 64
 _TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
+
+
+UMBRA = "Umbra"
+"""Who set a value that no field decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The value of a flag or variable, and who set it: a field of the spec or of the profile, or Umbra itself."""
+
+    values: tuple[str, ...]
+    setter: str
 
 
 def launch_document(resolved: Resolved, revision: str) -> str:
@@ -28,39 +42,74 @@ def launch_document(resolved: Resolved, revision: str) -> str:
 
 def argv(resolved: Resolved) -> list[str]:
     """Command line of the engine; a list, never a shell's."""
-    chosen: dict[str, tuple[str, ...]] = {
-        "--model-path": (resolved.model_path,),
-        "--served-model-name": (resolved.spec.model.served_name,),
-        "--host": ("0.0.0.0",),  # noqa: S104 - inside the pod; the Service and NetworkPolicies decide who reaches it
-        "--port": (str(names.ENGINE_PORT),),
-        "--tp-size": (str(resolved.tensor),),
-        "--page-size": (str(PAGE_TOKENS),),
-        "--enable-metrics": (),
-        "--enable-cache-report": (),
-        # At "info" every probe and scrape is a line, and what matters is lost between them.
-        "--log-level-http": ("warning",),
-        **flags.parse(resolved.profile.engine.args),
-        **_typed(resolved),
-        **flags.parse(resolved.spec.engine.extra_args if resolved.spec.engine else ()),
-        **_linker(resolved),
-    }
+    chosen = {flag: choice.values for flag, choice in chosen_flags(resolved).items()}
     return [resolved.profile.engine.python, "-m", "sglang.launch_server", *flags.join(chosen)]
 
 
 def environment(resolved: Resolved) -> dict[str, str]:
-    """Environment of the engine besides the container's: the profile's, the deployment's, then what Umbra needs."""
-    variables = [*resolved.profile.engine.env, *(resolved.spec.engine.env if resolved.spec.engine else ())]
-    tree_core = resolved.spec.toolchain.tree_core
+    """Environment of the engine besides the container's."""
+    return {name: choice.values[0] for name, choice in chosen_environment(resolved).items()}
+
+
+def chosen_flags(resolved: Resolved) -> dict[str, Choice]:
+    """Every flag of the engine with who set it: Umbra under the profile under the deployment under what must be."""
+    spec, profile = resolved.spec, resolved.profile
+    own_tensor = spec.parallelism is not None and spec.parallelism.tensor is not None
+    typed = {flag: Choice(values, f"spec.{flags.OWNED[flag]}") for flag, values in _typed(resolved).items()}
     return {
-        **rocm.environment(resolved.profile.rocm),
-        **{variable.name: variable.value for variable in variables},
-        "UMBP_STANDALONE_ADDRESS": names.STORE_ADDRESS,
-        # Unset, SGLang would load every plugin that happens to be installed in the image.
-        "SGLANG_PLUGINS": "umbra",
-        # A rank whose compiler probe times out would choose another tree core than the others.
-        "SGLANG_RUST_BUILD_MODE": "never",
-        **({} if tree_core is TreeCore.AUTO else {_TREE_CORE: tree_core.lower()}),
+        "--model-path": Choice((resolved.model_path,), "spec.model.source"),
+        "--served-model-name": Choice((spec.model.served_name,), "spec.model.servedName"),
+        **_by(
+            UMBRA,
+            {
+                "--host": ("0.0.0.0",),  # noqa: S104 - inside the pod; the NetworkPolicy decides who reaches it
+                "--port": (str(names.ENGINE_PORT),),
+            },
+        ),
+        "--tp-size": Choice((str(resolved.tensor),), "spec.parallelism.tensor" if own_tensor else "profile.tensor"),
+        **_by(
+            UMBRA,
+            {
+                "--page-size": (str(PAGE_TOKENS),),
+                "--enable-metrics": (),
+                "--enable-cache-report": (),
+                # At "info" every probe and scrape is a line, and what matters is lost between them.
+                "--log-level-http": ("warning",),
+            },
+        ),
+        **_by("profile.engine.args", flags.parse(profile.engine.args)),
+        **typed,
+        **_by("spec.engine.extraArgs", flags.parse(spec.engine.extra_args if spec.engine else ())),
+        **_by(UMBRA, _linker(resolved)),
     }
+
+
+def chosen_environment(resolved: Resolved) -> dict[str, Choice]:
+    """Every variable of the engine with who set it: typed fields, the profile's, the deployment's, what must be."""
+    spec, profile = resolved.spec, resolved.profile
+    own = spec.engine.env if spec.engine else ()
+    tree_core = spec.toolchain.tree_core
+    chosen = {} if tree_core is TreeCore.AUTO else {_TREE_CORE: (tree_core.lower(),)}
+    return {
+        **_by("profile.rocm", {name: (value,) for name, value in rocm.environment(profile.rocm).items()}),
+        **_by("profile.engine.env", {variable.name: (variable.value,) for variable in profile.engine.env}),
+        **_by("spec.engine.env", {variable.name: (variable.value,) for variable in own}),
+        **_by(
+            UMBRA,
+            {
+                "UMBP_STANDALONE_ADDRESS": (names.STORE_ADDRESS,),
+                # Unset, SGLang would load every plugin that happens to be installed in the image.
+                "SGLANG_PLUGINS": ("umbra",),
+                # A rank whose compiler probe times out would choose another tree core than the others.
+                "SGLANG_RUST_BUILD_MODE": ("never",),
+            },
+        ),
+        **_by("spec.toolchain.treeCore", chosen),
+    }
+
+
+def _by(setter: str, chosen: Mapping[str, tuple[str, ...]]) -> dict[str, Choice]:
+    return {name: Choice(values, setter) for name, values in chosen.items()}
 
 
 def _typed(resolved: Resolved) -> dict[str, tuple[str, ...]]:
