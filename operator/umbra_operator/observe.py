@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -108,6 +109,15 @@ class Memory:
         self._children[record.key][kind] = record
         return set() if same else {record.key}
 
+    def see_child(self, kind: str, body: Mapping[str, Any]) -> set[Key]:
+        """A child was listed; where it holds something else than after the last write, it is to be applied again."""
+        record = child_record(kind, body)
+        known = self.child(record.key, kind)
+        changed = self.put_child(kind, body)
+        if known and (known.uid, known.owner_uid) == (record.uid, record.owner_uid) and known.live != record.live:
+            self._children[record.key][kind] = replace(record, content=None)
+        return changed
+
     def child(self, key: Key, kind: str) -> ChildRecord | None:
         """What is remembered of one child."""
         return self._children.get(key, {}).get(kind)
@@ -178,8 +188,8 @@ class Repair:
         self._take(body, self._memory.put_pod)
 
     def child(self, kind: str, body: Mapping[str, Any]) -> None:
-        """A list has this child; children are not watched, so one that was deleted by hand is missed only here."""
-        self._take(body, partial(self._memory.put_child, kind))
+        """A list has this child; children are not watched, so what was done to one by hand is found only here."""
+        self._take(body, partial(self._memory.see_child, kind))
 
     def finish(self) -> set[Key]:
         """Every list is through: what none of them had is gone. Returns the keys where memory and cluster differed."""

@@ -15,6 +15,7 @@ from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, Pa
 from umbra_operator.poll import Poller
 from umbra_operator.records import ChildRecord, Key, Observed, controller_uid
 from umbra_operator.render import names
+from umbra_operator.render.children import IMMUTABLE
 from umbra_operator.status import status
 
 logger = logging.getLogger(__name__)
@@ -114,8 +115,7 @@ class Reconciler:
         kind, resource = manifest["kind"], CHILDREN[manifest["kind"]]
         try:
             if uid:
-                body = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
-                written = await self._cluster.apply(resource, body, names.MANAGER)
+                written = await self._apply_over(manifest, uid)
             else:
                 written = await self._cluster.create(resource, manifest, names.MANAGER)
         except (errors.Conflict, errors.Refused):
@@ -123,14 +123,20 @@ class Reconciler:
             held = await self._read_child(key, kind)
             if held and held.owner_uid != controller_uid(manifest["metadata"]):
                 raise errors.SpecInvalid(Reason.NAME_CONFLICT, taken(kind, held.name)) from None
-            if held is None or held.content != manifest["metadata"]["annotations"][names.ANNOTATION_CONTENT]:
+            if held is None or uid or kind in IMMUTABLE:
                 raise
+            # Ours, and not known: an answer was lost, or somebody took the label away by which it is listed.
+            written = await self._apply_over(manifest, held.uid)
         except errors.Missing:
             if resource is not POD_MONITORS or await self._cluster.serves(resource):
                 raise
             self._memory.facts = replace(self._memory.facts, pod_monitors=False)
-        else:
-            self._memory.put_child(kind, written)
+            return
+        self._memory.put_child(kind, written)
+
+    async def _apply_over(self, manifest: Mapping[str, Any], uid: str) -> dict[str, Any]:
+        body = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
+        return await self._cluster.apply(CHILDREN[manifest["kind"]], body, names.MANAGER)
 
     async def _prune(self, key: Key, kind: str, uid: str) -> None:
         """Deletes an object of ours in the version that is there now: its status is written by others."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.render import names
 from umbra_operator.render.children import Facts
+from umbra_operator.render.revision import content
 
 M = TypeVar("M", K3DeploymentSpec, K3ProfileSpec)
 
@@ -111,7 +112,9 @@ class ChildRecord:
     uid: str
     owner_uid: str | None
     content: str | None
-    """Hash of what the operator applied last."""
+    """Hash of what the operator applied last; None where somebody has changed it since."""
+    live: str
+    """Hash of what it holds now, but for status and for what others may add to its metadata."""
 
     @property
     def key(self) -> Key:
@@ -198,7 +201,11 @@ def child_record(kind: str, body: Mapping[str, Any]) -> ChildRecord:
         uid=meta["uid"],
         owner_uid=controller_uid(meta),
         content=(meta.get("annotations") or {}).get(names.ANNOTATION_CONTENT),
+        live=content({key: value for key, value in body.items() if key not in _NOT_CONTENT}),
     )
+
+
+_NOT_CONTENT = ("apiVersion", "kind", "metadata", "status")
 
 
 def controller_uid(meta: Mapping[str, Any]) -> str | None:

@@ -431,11 +431,20 @@ def test_a_foreign_pod_is_told_and_never_touched(stack: Stack) -> None:
     assert stack.api("GET", f"{path}/k3-0-0")["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-def test_a_service_deleted_by_hand_comes_back_with_the_next_resync(serving: Stack, operators: Operators) -> None:
+def test_children_deleted_or_edited_by_hand_come_back_with_the_next_resync(
+    serving: Stack, operators: Operators
+) -> None:
     operators.restart(UMBRA_RESYNC_SECONDS="10")
     time.sleep(3)
-    serving.api("DELETE", f"/api/v1/namespaces/{serving.namespace}/services/k3")
+    services = f"/api/v1/namespaces/{serving.namespace}/services/k3"
+    policies = f"{CHILDREN['NetworkPolicy'].path(serving.namespace)}/k3"
+    serving.api("DELETE", services)
+    serving.api("PATCH", policies, {"spec": {"ingress": []}}, MERGE)
     eventually(lambda: len(serving.children("services")) == 1, "the Service is back")
+    eventually(lambda: len(serving.api("GET", policies)["spec"].get("ingress", ())) == 2, "the policy is as it was")
+    before = serving.versions()
+    time.sleep(11)
+    assert serving.versions() == before
     operators.restart()
 
 

@@ -112,6 +112,27 @@ def test_a_full_list_of_children_replaces_what_was_remembered() -> None:
     assert [child.kind for child in memory.children_of(KEY)] == ["NetworkPolicy"]
 
 
+def test_a_child_that_somebody_changed_is_applied_again_once() -> None:
+    memory = filled()
+    meta = {"name": NAME, "namespace": NAMESPACE, "uid": "c1", "annotations": {names.ANNOTATION_CONTENT: "h"}}
+    ours: dict[str, Any] = {"metadata": meta, "spec": {"a": 1}}
+    theirs: dict[str, Any] = {"metadata": meta, "spec": {"a": 2}}
+
+    def content() -> str | None:
+        (child,) = memory.children_of(KEY)
+        return child.content
+
+    memory.put_child("Service", ours)
+    for body in (ours, {**ours, "status": {"b": 1}}, {**ours, "metadata": {**meta, "labels": {"mesh": "yes"}}}):
+        memory.see_child("Service", body)
+        assert content() == "h", "what others add leaves it as it is"
+    memory.see_child("Service", theirs)
+    assert content() is None
+    memory.put_child("Service", {**theirs, "spec": {"a": 1, "b": 2}})  # the answer to the apply keeps what they added
+    memory.see_child("Service", {**theirs, "spec": {"a": 1, "b": 2}})
+    assert content() == "h"
+
+
 def test_labels_that_are_not_ours_make_no_record() -> None:
     body = pod()
     body["metadata"]["labels"][names.LABEL_ORDINAL] = "first"

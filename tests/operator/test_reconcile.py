@@ -14,6 +14,7 @@ from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SE
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.reconcile import LOOK_AGAIN_SECONDS, Reconciler
+from umbra_operator.render import names
 from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import GRACE_SECONDS
 
@@ -158,6 +159,22 @@ async def test_a_child_that_was_replaced_behind_our_back_is_told_and_not_applied
     assert await passes.reconcile(key) == LOOK_AGAIN_SECONDS
     now = await door.get(SERVICES, namespace, "k3")
     assert now["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CHILDREN if kind not in ("PodMonitor", "ResourceClaimTemplate")])
+async def test_a_child_without_its_labels_gets_them_back(door: KubeCluster, namespace: str, kind: str) -> None:
+    key = (namespace, "k3")
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace, replicas=2)))
+    passes = reconciler(door, memory)
+    await passes.reconcile(key)
+    patch = {"metadata": {"labels": {names.LABEL_DEPLOYMENT: None, "foreign": "stays"}}}
+    bare = await door.patch(CHILDREN[kind], namespace, "k3", patch)
+    assert names.LABEL_DEPLOYMENT not in bare["metadata"]["labels"]
+    memory.drop_child(key, kind)  # as the list by labels will not have it
+    await passes.reconcile(key)
+    labels = (await door.get(CHILDREN[kind], namespace, "k3"))["metadata"]["labels"]
+    assert (labels[names.LABEL_DEPLOYMENT], labels["foreign"]) == ("k3", "stays")
 
 
 async def test_a_cluster_that_loses_an_optional_kind_is_served_without_it(door: KubeCluster, namespace: str) -> None:
