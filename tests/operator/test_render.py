@@ -207,6 +207,17 @@ def test_huge_pages_take_the_place_of_ordinary_memory_in_whole_pages() -> None:
     found = containers(rendered(resolve(spec, profile_spec())))["store"]["resources"]
     assert found["requests"] == found["limits"]
     assert (found["limits"]["hugepages-1Gi"], found["limits"]["memory"]) == (str(2 * 2**30), str(16 * 2**30))
+    (needs,) = [e["value"] for e in containers(rendered(resolve(spec, profile_spec())))["preflight"]["env"][1:]]
+    assert json.loads(needs)["memoryBytes"] == 16 * 2**30, "the scheduler counts huge pages"
+
+
+@pytest.mark.parametrize(("mode", "memory"), [("Require", 1876 * 2**30), ("Warn", (2 * 64 + 16) * 2**30)])
+def test_the_check_of_the_nodes_memory_does_not_fail_at_its_own_limit(mode: str, memory: int) -> None:
+    profile = profile_spec(requirements={"memoryHeadroom": "716Gi", "modes": {"memory": mode}})
+    body = rendered(resolve(deployment_spec(cache__dram__size="1160Gi"), profile))
+    found = containers(body)["preflight"]["resources"]
+    assert found["requests"]["memory"] == found["limits"]["memory"] == str(memory)
+    assert qos(body) == "Guaranteed"
 
 
 def qos(body: dict[str, Any]) -> str:
