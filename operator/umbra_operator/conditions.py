@@ -66,6 +66,7 @@ class Reason(StrEnum):
     ENGINE_STARTING = "EngineStarting"
     ENGINE_FAILED = "EngineFailed"
     ENGINE_RESTARTING = "EngineRestarting"
+    POD_REPLACED = "PodReplaced"
     AGENT_SILENT = "AgentSilent"
     NO_CACHE_AWARE_ROUTING = "NoCacheAwareRouting"
     BUDGET_IN_PLACE = "BudgetInPlace"
@@ -109,6 +110,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.ENGINE_STARTING: "An engine is starting or loads weights.",
     Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
+    Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
+    "The message has the sizes; rollout.cacheLoss can hold such a change.",
     Reason.AGENT_SILENT: "An agent of a pod that serves does not answer the operator; allow it to reach port 9600.",
     Reason.NO_CACHE_AWARE_ROUTING: "The Service spreads requests over replicas whose stores share nothing, so hits "
     "divide by their number. Send a conversation always to the same replica, or use one replica.",

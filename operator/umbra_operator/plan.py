@@ -1,7 +1,7 @@
 """What to do next: pure, from one observed value to a short list of actions with at most one disruptive step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from umbra_operator.agents import SERVING, Agents
@@ -95,6 +95,8 @@ class Plan:
     min_available: int = 0
     """Replicas that the PodDisruptionBudget leaves serving; 0 means that there is none."""
     hold: Hold | None = None
+    losing: Mapping[str, str] = field(default_factory=dict)
+    """Size of the running store that each pod loses when its turn comes, by name of the pod."""
 
 
 def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
@@ -116,7 +118,8 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     hold = _hold(resolved, wanted, owned)
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents, hold)
-    return Plan(tuple(actions), None, wanted, owned, min_available(resolved), hold)
+    losing = _losing(resolved, wanted, owned)
+    return Plan(tuple(actions), None, wanted, owned, min_available(resolved), hold, losing)
 
 
 def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:
@@ -218,15 +221,14 @@ def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> H
     change = wanted.launch if rollout.strategy is RolloutStrategy.RECREATE else wanted.pod
     if rollout.cache_loss is CacheLoss.ALLOW or rollout.acknowledged_change == change:
         return None
-    losing = [pod for pod in behind if _loses_store(pod, resolved, wanted)]
+    losing = _losing(resolved, wanted, owned)
     if not losing:
         return None
     message = (
-        f"the change empties {len(losing)} stores of up to {resolved.spec.cache.dram.size} "
-        f"({', '.join(sorted(pod.name for pod in losing))}); "
+        f"the change empties the stores of {', '.join(f'{name} ({size})' for name, size in losing.items())}; "
         f"set spec.rollout.acknowledgedChange to {change} to let it, or take the edit back"
     )
-    return Hold(Reason.ACKNOWLEDGEMENT_REQUIRED, message, frozenset(pod.name for pod in losing))
+    return Hold(Reason.ACKNOWLEDGEMENT_REQUIRED, message, frozenset(losing))
 
 
 def _behind(pod: PodRecord, wanted: Revision) -> bool:
@@ -239,10 +241,14 @@ def _replaces(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
     return pod.pod_revision != wanted.pod or (recreate and pod.launch_revision != wanted.launch)
 
 
-def _loses_store(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
-    """Whether the change would empty a store that runs; one that never started holds nothing."""
-    store = pod.container(names.STORE)
-    return store is not None and store.started and _replaces(pod, resolved, wanted)
+def _losing(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> dict[str, str]:
+    """Size of each running store that the change empties, by pod; a store that never started holds nothing."""
+    found = {}
+    for record in sorted(owned, key=lambda record: record.name):
+        store = record.container(names.STORE)
+        if not record.deleting and store and store.started and _replaces(record, resolved, wanted):
+            found[record.name] = record.store_size or "unknown size"
+    return found
 
 
 def _disrupt(

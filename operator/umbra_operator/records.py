@@ -83,6 +83,8 @@ class PodRecord:
     """Hash of what only a new pod can change."""
     launch_revision: str | None
     """Revision in the launch document that the pod carries."""
+    store_size: str | None
+    """Size of its store as the spec said it when the pod was made."""
     node: str | None
     address: str | None
     phase: str
@@ -181,6 +183,7 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         attempt=attempt,
         pod_revision=annotations.get(names.ANNOTATION_POD_REVISION),
         launch_revision=annotations.get(names.ANNOTATION_REVISION),
+        store_size=annotations.get(names.ANNOTATION_STORE_SIZE),
         node=spec.get("nodeName"),
         address=status.get("podIP"),
         phase=status.get("phase", "Pending"),

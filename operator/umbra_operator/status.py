@@ -124,8 +124,16 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
     if silent:
         message = f"the agents of {', '.join(silent)} do not answer on port {names.ENGINE_AGENT_PORT}"
         return Verdict(Type.ENGINE_READY, None, Reason.AGENT_SILENT, message)
+    return _engines_at_revision(live, agents, plan)
+
+
+def _engines_at_revision(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan: Plan) -> Verdict:
+    """Every engine serves; whether each runs what the spec asks for. What is held stays behind on purpose."""
     held = plan.hold.pods if plan.hold else frozenset()
     behind = [pod.name for pod in live if pod.name not in held and not _at(pod, agents, plan)]
+    if losing := [f"{name} ({plan.losing[name]})" for name in behind if name in plan.losing]:
+        message = f"the change empties the stores of {', '.join(losing)}"
+        return Verdict(Type.ENGINE_READY, False, Reason.POD_REPLACED, message)
     if behind:
         message = f"{', '.join(behind)} restarts into the wanted revision"
         return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)

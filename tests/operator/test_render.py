@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kubernetes.aio.client.models import (
 
 from builders import NAME, NAMESPACE, deployment_spec, profile_spec
 from localcluster.controlplane import ControlPlane
+from product import ROOT
 from umbra_operator import cluster
 from umbra_operator.render import names, store
 from umbra_operator.render.children import Facts, children
@@ -298,3 +300,16 @@ def test_pods_of_two_replicas_differ_only_in_name_and_labels() -> None:
     one, two = (pod(CASES["small"], Revision("a", "b"), NAME, NAMESPACE, UID, ordinal, 0) for ordinal in (0, 1))
     assert one["spec"] == two["spec"]
     assert one["metadata"]["annotations"] == two["metadata"]["annotations"]
+
+
+def test_the_page_of_objects_names_every_kind_and_port() -> None:
+    page = (ROOT / "docs/reference/objects.md").read_text()
+    table = page.split("| Kind |")[1].split("\n\n")[0]
+    named = set(re.findall(r"^\| (\w+) \| `NAME", table, re.MULTILINE))
+    assert named == {"Pod", *cluster.CHILDREN}
+    ports = {
+        (str(port["containerPort"]), port["name"])
+        for each in containers(rendered(CASES["small"])).values()
+        for port in each.get("ports", ())
+    }
+    assert set(re.findall(r"^\| (\d+) \| `([\w-]+)`", page, re.MULTILINE)) == ports

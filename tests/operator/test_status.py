@@ -212,6 +212,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "1 of 2",
         "Progressing",
     ),
+    "a change that empties a store": (
+        lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"cache.dram.size": "2Gi"})),
+        "EngineReady",
+        "False",
+        "PodReplaced",
+        "empties the stores of k3-0-0 (1Gi)",
+        "PodReplaced",
+    ),
     "a paused rollout": (
         lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096, "rollout.paused": True})),
         "Ready",

@@ -17,6 +17,8 @@ ANNOTATION_REVISION = f"{GROUP}/revision"
 """Revision in that launch document."""
 ANNOTATION_POD_REVISION = f"{GROUP}/pod-revision"
 """Hash of what only a new pod can change."""
+ANNOTATION_STORE_SIZE = f"{GROUP}/store-size"
+"""Size of the pod's store, so that its loss can be told before it happens."""
 ANNOTATION_CONTENT = f"{GROUP}/content"
 """Hash of what the operator applied, so that an unchanged object is not written again."""
 

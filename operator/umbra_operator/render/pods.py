@@ -45,6 +45,7 @@ def pod(
                 names.ANNOTATION_LAUNCH: engine.launch_document(resolved, revision.launch),
                 names.ANNOTATION_REVISION: revision.launch,
                 names.ANNOTATION_POD_REVISION: revision.pod,
+                names.ANNOTATION_STORE_SIZE: resolved.spec.cache.dram.size,
             },
             "ownerReferences": [names.owner(deployment, uid)],
         },
