@@ -9,7 +9,6 @@ from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SourceType
-from umbra_operator.api.v1alpha1.profile import CheckMode
 from umbra_operator.render import engine, names, podpatch, store
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import Revision
@@ -103,7 +102,7 @@ def _kit(resolved: Resolved) -> dict[str, Any]:
 
 def _preflight(resolved: Resolved) -> dict[str, Any]:
     requirements, versions = resolved.profile.requirements, resolved.profile.versions
-    wanted: dict[str, Any] = {
+    wanted = {
         "memlockBytes": quantity_bytes(requirements.memlock) if requirements.memlock else None,
         # Huge pages are counted by the scheduler, and are no part of the memory that it can give out otherwise.
         "memoryBytes": quantity_bytes(requirements.memory_headroom)
@@ -115,7 +114,8 @@ def _preflight(resolved: Resolved) -> dict[str, Any]:
         resolved, names.PREFLIGHT, resolved.profile.engine.image, resolved.profile.engine.python, ["preflight"]
     )
     container["env"].append({"name": "UMBRA_PREFLIGHT", "value": json.dumps(wanted, separators=(",", ":"))})
-    container["resources"] = _preflight_resources(resolved, wanted["memoryBytes"])
+    # The scheduler takes the larger of an init container and the main ones, so the engine's share costs nothing.
+    container["resources"] = _engine_resources(resolved)
     return container
 
 
@@ -247,18 +247,6 @@ def _engine_resources(resolved: Resolved) -> dict[str, Any]:
     default = resolved.tensor * ENGINE_RANK_BYTES + quantity_bytes(resolved.profile.engine.shm_size)
     amounts = _amounts(asked, resolved.profile.engine.resources, resolved.tensor * ENGINE_RANK_CPU, default)
     return _devices(resolved, _equal(amounts))
-
-
-def _preflight_resources(resolved: Resolved, needed: int) -> dict[str, Any]:
-    """The engine's share, which costs nothing: the scheduler takes the larger of an init container and the main ones.
-
-    And the memory that the node must have, where the profile requires it: the check also looks at its own limit.
-    """
-    resources = _engine_resources(resolved)
-    if resolved.profile.requirements.modes.memory is CheckMode.REQUIRE:
-        for part in ("requests", "limits"):
-            resources[part]["memory"] = str(max(needed, int(resources[part]["memory"])))
-    return resources
 
 
 def _store_resources(resolved: Resolved) -> dict[str, Any]:
