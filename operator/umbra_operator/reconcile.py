@@ -64,7 +64,10 @@ class Reconciler:
             await self._write_status(observed, wanted)
         if refused:
             raise refused
-        return LOOK_AGAIN_SECONDS if decided.finding and decided.finding.reason is Reason.NAME_CONFLICT else None
+        if decided.finding:
+            return LOOK_AGAIN_SECONDS if decided.finding.reason is Reason.NAME_CONFLICT else None
+        # With maxUnavailable above 1 the next pod may have its turn now; no event tells, since our own patch is known.
+        return 0.0 if any(isinstance(action, PatchPod) for action in decided.actions) else None
 
     def _plan(self, observed: Observed) -> Plan:
         return plan(observed, self._poller.agents(observed.pods))

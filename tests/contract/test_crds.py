@@ -79,6 +79,19 @@ def test_scale_reads_and_writes_replicas_and_gives_the_selector(crds: ControlPla
     assert scale["status"] == {"replicas": 1, "selector": "umbra.dev/deployment=k3"}
 
 
+@pytest.mark.parametrize("how", [("--server-side",), ()])
+def test_a_manifest_without_replicas_leaves_an_autoscalers_number_alone(
+    crds: ControlPlane, namespace: str, how: tuple[str, ...]
+) -> None:
+    manifest = json.dumps(deployment(namespace=namespace, replicas=None))
+    edited = json.dumps(deployment(namespace=namespace, replicas=None, cache__dram__size="2Gi"))
+    crds.kubectl("apply", *how, "-f", "-", stdin=manifest)
+    crds.kubectl("-n", namespace, "scale", "k3/k3", "--replicas=4")
+    crds.kubectl("apply", *how, "-f", "-", stdin=edited)
+    spec = json.loads(crds.kubectl("-n", namespace, "get", "k3/k3", "-o", "json"))["spec"]
+    assert (spec["replicas"], spec["cache"]["dram"]["size"]) == (4, "2Gi")
+
+
 def test_columns_say_what_one_looks_for_first(crds: ControlPlane, namespace: str) -> None:
     create(crds, deployment(namespace=namespace))
     heading, line = crds.kubectl("-n", namespace, "get", "k3").splitlines()

@@ -88,6 +88,28 @@ def test_a_killed_engine_comes_back_in_its_pod(stack: Stack, engine: Engine) -> 
     assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 320
 
 
+def test_the_steps_of_node_maintenance_at_one_replica(stack: Stack, engine: Engine) -> None:
+    """docs/howto/node-maintenance.md, "Accept it"; the drain is kept to this deployment: the operator runs here too."""
+    cluster, node = stack.cluster, stack.cluster.layout.node
+    assert stack.conditions()["DisruptionProtected"]["reason"] == "NoBudget"
+    before = stack.pods()[0]["metadata"]["uid"]
+    cluster.kubectl("cordon", node)
+    try:
+        chosen = f"--pod-selector=umbra.dev/deployment={NAME}"
+        cluster.kubectl("drain", node, chosen, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+        assert before not in {pod["metadata"]["uid"] for pod in stack.pods()}
+
+        def pending() -> bool:
+            return stack.conditions()["PreflightPassed"]["reason"] == "Unschedulable"
+
+        product.wait(pending, 30, lambda: f"PreflightPassed is {stack.conditions()['PreflightPassed']}")
+    finally:
+        cluster.kubectl("uncordon", node)
+    product.wait_ready(stack, QUIET)
+    # A new pod has an empty store, so the prompt is known to nobody.
+    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 0
+
+
 def test_a_node_that_is_too_small_is_said_within_a_minute(stack: Stack) -> None:
     cluster = stack.cluster
     body = json.loads(cluster.kubectl("get", "k3profile", stack.profile_name, "-o", "json"))

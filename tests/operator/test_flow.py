@@ -146,6 +146,25 @@ def test_two_replicas_restart_one_after_the_other(stack: Stack) -> None:
     assert fewest == 1
 
 
+def test_with_two_allowed_two_restart_at_once_and_not_more(stack: Stack) -> None:
+    stack.add_profile()
+    stack.add(replicas=4, rollout={"maxUnavailable": 2})
+    eventually(stack.ready, "all are ready")
+    budget = stack.child("PodDisruptionBudget")
+    assert budget
+    assert budget["spec"]["minAvailable"] == 2
+    stack.edit({"engine.contextLength": 8192})
+    fewest = 4
+
+    def done() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, sum(_is_ready(pod) for pod in stack.pods().values()))
+        return stack.ready()
+
+    eventually(done, "all run the new revision")
+    assert fewest == 2
+
+
 def _is_ready(pod: dict[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
 

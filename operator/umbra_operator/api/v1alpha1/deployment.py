@@ -469,7 +469,8 @@ class K3DeploymentSpec(Model):
     ] = Role.UNIFIED
     """What the engines do. Immutable."""
     replicas: Annotated[int, Field(ge=0, le=64, json_schema_extra=OPERATOR)] = 1
-    """Number of engines, each a pod with its own store."""
+    """Number of engines, each a pod with its own store. Leave it out of a manifest that is applied again while an
+    autoscaler sets it."""
     model: ModelSpec
     """The model to serve."""
     parallelism: Annotated[Parallelism | None, Field(json_schema_extra=POD)] = None
