@@ -63,6 +63,7 @@ class Reason(StrEnum):
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     STORE_STARTING = "StoreStarting"
     STORE_FAILED = "StoreFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
     ENGINE_STARTING = "EngineStarting"
     ENGINE_FAILED = "EngineFailed"
     ENGINE_RESTARTING = "EngineRestarting"
@@ -107,6 +108,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.IMAGE_UNAVAILABLE: "A node cannot get an image; the message names container and error.",
     Reason.STORE_STARTING: "A store is starting or registers its memory.",
     Reason.STORE_FAILED: "A store ended; the message has its last words.",
+    Reason.OUT_OF_MEMORY: "The kernel ended a container at its memory limit. Raise the field in the message.",
     Reason.ENGINE_STARTING: "An engine is starting or loads weights.",
     Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",

@@ -63,6 +63,8 @@ class ContainerRecord:
     waiting_message: str | None = None
     exit_code: int | None = None
     """Exit code when it is terminated now."""
+    exit_reason: str | None = None
+    """Kubernetes' word for the current or else the last end, such as OOMKilled."""
     exit_message: str | None = None
     """Termination message of the current or else the last end."""
 
@@ -218,7 +220,7 @@ def controller_uid(meta: Mapping[str, Any]) -> str | None:
 
 def _container(entry: Mapping[str, Any]) -> ContainerRecord:
     state, last = entry.get("state") or {}, entry.get("lastState") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    waiting, ended, before = state.get("waiting") or {}, state.get("terminated") or {}, last.get("terminated") or {}
     return ContainerRecord(
         name=entry["name"],
         ready=bool(entry.get("ready")),
@@ -227,7 +229,8 @@ def _container(entry: Mapping[str, Any]) -> ContainerRecord:
         waiting_reason=waiting.get("reason"),
         waiting_message=waiting.get("message"),
         exit_code=ended.get("exitCode"),
-        exit_message=ended.get("message") or (last.get("terminated") or {}).get("message"),
+        exit_reason=ended.get("reason") or before.get("reason"),
+        exit_message=ended.get("message") or before.get("message"),
     )
 
 

@@ -10,6 +10,7 @@ from umbra_operator.plan import Plan
 from umbra_operator.records import ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
 
+_OOM = "OOMKilled"
 _IMAGE_PROBLEMS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
 )
@@ -85,6 +86,8 @@ def _preflight_passed(live: Sequence[PodRecord]) -> Verdict:
 def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Verdict:
     for pod in live:
         container = pod.container(names.STORE)
+        if container and not container.started and container.exit_reason == _OOM:
+            return _out_of_memory(Type.STORE_READY, pod, names.STORE)
         if container and container.waiting_reason == "CrashLoopBackOff":
             message = (
                 f"{pod.name}: {container.exit_message or container.waiting_message or 'the store ends again and again'}"
@@ -107,6 +110,10 @@ def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Ver
 def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan: Plan) -> Verdict:
     for pod in live:
         container, answer = pod.container(names.ENGINE), agents.get(pod.uid, Agents()).engine
+        # The last end of the container stays there for ever: it explains only what has not served since.
+        fresh = not pod.ready and (answer is None or answer.restarts == 0)
+        if container and fresh and container.exit_reason == _OOM:
+            return _out_of_memory(Type.ENGINE_READY, pod, names.ENGINE)
         if container and container.waiting_reason == "CrashLoopBackOff":
             message = (
                 f"{pod.name}: {container.exit_message or container.waiting_message or 'the agent ends again and again'}"
@@ -125,6 +132,11 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         message = f"the agents of {', '.join(silent)} do not answer on port {names.ENGINE_AGENT_PORT}"
         return Verdict(Type.ENGINE_READY, None, Reason.AGENT_SILENT, message)
     return _engines_at_revision(live, agents, plan)
+
+
+def _out_of_memory(kind: Type, pod: PodRecord, container: str) -> Verdict:
+    message = f"{pod.name}: the {container} reached its memory limit; raise spec.resources.{container}.memory"
+    return Verdict(kind, False, Reason.OUT_OF_MEMORY, message)
 
 
 def _engines_at_revision(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan: Plan) -> Verdict:
@@ -225,6 +237,8 @@ def _failed(container: ContainerRecord) -> bool:
 
 def _preflight_message(container: ContainerRecord) -> str:
     """The failed checks as sentences; the container's own words when they are not the agent's JSON."""
+    if container.exit_reason == _OOM:
+        return "preflight reached its memory limit, which is the engine's; raise spec.resources.engine.memory"
     raw = container.exit_message or container.waiting_message or "preflight failed without a message"
     try:
         checks = json.loads(raw)["checks"]

@@ -49,6 +49,7 @@ def container(name: str, state: dict[str, Any], **more: Any) -> dict[str, Any]:
 NOT_READY: dict[str, Any] = {"conditions": []}
 PASSED = container(names.PREFLIGHT, {"terminated": {"exitCode": 0}})
 STORE_UP = container(names.STORE, {"running": {}}, started=True)
+OOM = {"reason": "OOMKilled"}
 LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
 
 
@@ -139,6 +140,48 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "CheckFailed",
         "killed",
         "CheckFailed",
+    ),
+    "preflight had too little memory": (
+        containers_are(container(names.PREFLIGHT, {"terminated": {"exitCode": 137, **OOM}})),
+        "PreflightPassed",
+        "False",
+        "CheckFailed",
+        "raise spec.resources.engine.memory",
+        "CheckFailed",
+    ),
+    "the store had too little memory": (
+        containers_are(PASSED, container(names.STORE, LOOP, lastState={"terminated": OOM})),
+        "StoreReady",
+        "False",
+        "OutOfMemory",
+        "raise spec.resources.store.memory",
+        "EngineStarting",
+    ),
+    "the engine had too little memory": (
+        both(
+            containers_are(PASSED, STORE_UP, container(names.ENGINE, {"running": {}}, lastState={"terminated": OOM})),
+            engine_says("starting"),
+        ),
+        "EngineReady",
+        "False",
+        "OutOfMemory",
+        "raise spec.resources.engine.memory",
+        "OutOfMemory",
+    ),
+    "the engine had too little memory long ago": (
+        lambda world: change(
+            world,
+            containerStatuses=[
+                PASSED,
+                STORE_UP,
+                container(names.ENGINE, {"running": {}}, ready=True, lastState={"terminated": OOM}),
+            ],
+        ),
+        "EngineReady",
+        "True",
+        "Serving",
+        "every engine serves",
+        "Serving",
     ),
     "the store starts": (
         containers_are(PASSED, container(names.STORE, {"running": {}})),
