@@ -42,7 +42,7 @@ def status(observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: st
 def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> list[Verdict]:
     config = _config_valid(plan)
     stages = [
-        _preflight_passed(live),
+        _preflight_passed(live, [pod for pod in plan.owned if pod.deleting]),
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
@@ -62,10 +62,13 @@ def _config_valid(plan: Plan) -> Verdict:
     return Verdict(Type.CONFIG_VALID, True, Reason.VALID, "spec and profile fit together")
 
 
-def _preflight_passed(live: Sequence[PodRecord]) -> Verdict:
+def _preflight_passed(live: Sequence[PodRecord], ending: Sequence[PodRecord]) -> Verdict:
     for pod in live:
         if pod.unschedulable:
-            return Verdict(Type.PREFLIGHT_PASSED, None, Reason.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
+            # A pod that drains, or whose node is lost, holds its GPUs: the scheduler's sentence does not say so.
+            holders = "".join(f"; {old.name} still ends on {old.node}" for old in ending if old.node)
+            message = f"{pod.name}: {pod.unschedulable}{holders}"
+            return Verdict(Type.PREFLIGHT_PASSED, None, Reason.UNSCHEDULABLE, message)
         for container in pod.containers:
             if container.waiting_reason in _IMAGE_PROBLEMS:
                 message = (

@@ -27,19 +27,32 @@ def test_the_order_of_maps_is_irrelevant() -> None:
         {"engine": {"extraArgs": []}},
         {"placement": {"nodeSelector": {}}},
         {"health": {}},
+        {"rollout": {"strategy": "InPlace", "maxUnavailable": 1, "paused": False, "cacheLoss": "Allow"}},
+        {"toolchain": {"treeCore": "Auto"}},
+        {"cache__dram": {"size": "1Gi", "hugepages": "None", "numaNodes": []}},
+        {"devices": {}},
+        {"network": {"metricsFrom": []}},
     ],
 )
 def test_a_default_that_is_written_out_changes_nothing(edits: dict[str, Any]) -> None:
     assert of(**edits) == of()
 
 
-@pytest.mark.parametrize("edits", [{"replicas": 5}, {"profileRef__name": "other-v2"}])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"replicas": 5},
+        {"profileRef__name": "other-v2"},
+        {"rollout": {"strategy": "OnDelete", "maxUnavailable": 3, "paused": True, "acknowledgedChange": "0" * 12}},
+        {"network": {"from": [], "metricsFrom": [{"podSelector": {}}]}},
+    ],
+)
 def test_what_only_the_operator_reads_changes_nothing(edits: dict[str, Any]) -> None:
     assert of(**edits) == of()
 
 
 def test_a_field_that_a_newer_operator_knows_changes_nothing() -> None:
-    assert of(rollout={"strategy": "InPlace"}) == of()
+    assert of(telemetry={"strategy": "InPlace"}) == of()
 
 
 def test_there_and_back_ends_where_it_began() -> None:

@@ -348,6 +348,21 @@ def test_warnings_about_replicas_that_lower_nothing(
     assert not {"Reconciling", "Stalled"} & set(found)
 
 
+def test_a_pod_that_still_ends_is_named_when_its_successor_finds_no_place() -> None:
+    world = settled()
+    old = world.bodies["k3-0-0"]
+    old["spec"]["nodeName"] = "node-3"
+    old["metadata"]["deletionTimestamp"] = NOW
+    world.memory.put_pod(old)
+    for action in world.plan().actions:
+        world.apply(action)
+    new = world.bodies["k3-0-1"]
+    new["status"] = {"conditions": UNSCHEDULABLE}
+    world.memory.put_pod(new)
+    message = conditions(of(world))["PreflightPassed"]["message"]
+    assert message == "k3-0-1: 0/3 nodes: no GPU; k3-0-0 still ends on node-3"
+
+
 def test_no_replicas_is_ready_and_not_available() -> None:
     found = of(settled(replicas=0))
     assert [
