@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from localcluster.controlplane import ControlPlane
 from nodeagent import NODE, NodeAgent, Refused
 from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
-from product import install_crds
+from product import ROOT, install_crds
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
 
@@ -347,9 +348,10 @@ def test_a_drain_leaves_one_of_two_and_takes_the_only_one(stack: Stack) -> None:
 def test_an_autoscaler_keeps_the_number_between_its_bounds(serving: Stack) -> None:
     """Without metrics it scales to its bounds only, which takes every step: scale, selector, ready replicas."""
     path = f"/apis/autoscaling/v2/namespaces/{serving.namespace}/horizontalpodautoscalers"
-    target = {"apiVersion": "umbra.dev/v1alpha1", "kind": "K3Deployment", "name": "k3"}
-    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 3}
-    serving.api("POST", path, {"metadata": {"name": "k3"}, "spec": spec})
+    page = (ROOT / "docs/howto/scale.md").read_text()
+    body = yaml.safe_load(page.split("```yaml")[1].split("```")[0])
+    body["spec"]["minReplicas"] = 2
+    serving.api("POST", path, body)
     eventually(lambda: serving.ready() and len(serving.pods()) == 2, "it scales up to its minimum", 60)
     serving.edit({"engine.contextLength": 8192})
     eventually(serving.ready, "an edit of something else leaves the number alone")
