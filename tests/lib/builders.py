@@ -35,6 +35,18 @@ PROFILE_SPEC: Mapping[str, Any] = {
 }
 
 
+# The Prometheus Operator's own CRD is 500 KiB; the names are what matters here.
+_NAMES = {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"}
+_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_VERSION = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
+POD_MONITOR_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": _NAMES, "versions": [_VERSION]},
+}
+
+
 def edited(base: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with the values at dotted paths replaced; None removes one."""
     out = copy.deepcopy(dict(base))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders import POD_MONITOR_CRD
 from localcluster.controlplane import ControlPlane
 from nodeagent import NODE, NodeAgent, Refused
 from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
@@ -505,6 +506,34 @@ def test_a_missing_kind_and_its_return(serving: Stack, operators: Operators) -> 
     eventually(serving.ready, "the profile is back", 45)
     assert serving.pods()["k3-0-0"]["metadata"]["uid"] == before
     assert operators.running.alive
+
+
+def test_an_optional_kind_that_comes_goes_and_comes_again(serving: Stack, operators: Operators) -> None:
+    """The operator looks for it when it starts; losing it in the middle stops nothing."""
+    crds, name = serving.control_plane, "crd/podmonitors.monitoring.coreos.com"
+
+    def add() -> None:
+        crds.kubectl("create", "-f", "-", stdin=json.dumps(POD_MONITOR_CRD))
+        crds.kubectl("wait", "--for=condition=Established", name, "--timeout=20s")
+        operators.restart()
+
+    def monitored() -> bool:
+        return serving.child("PodMonitor") is not None
+
+    add()
+    try:
+        eventually(monitored, "the PodMonitor is made with the chart's rights")
+        crds.kubectl("delete", name, "--timeout=20s")
+        serving.edit({"replicas": 2, "engine.contextLength": 8192})
+        eventually(lambda: serving.ready() and len(serving.pods()) == 2, "edits go on without the kind")
+        assert operators.running.alive
+        add()
+        eventually(monitored, "it is made again")
+        serving.edit({"replicas": 1})
+        eventually(serving.ready, "one is ready")
+    finally:
+        crds.kubectl("delete", name, "--ignore-not-found", "--timeout=20s")
+        operators.restart()
 
 
 def test_one_namespace_with_rights_there_and_nowhere_else(serving: Stack, operators: Operators) -> None:

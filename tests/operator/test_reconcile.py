@@ -3,11 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
-from builders import deployment, profile, stored
+from builders import POD_MONITOR_CRD, deployment, profile, stored
 from localcluster.controlplane import ControlPlane
 from umbra_operator import errors
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SERVICES, KubeCluster, Resource
@@ -19,17 +18,6 @@ from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import GRACE_SECONDS
 
 pytestmark = pytest.mark.apiserver
-
-# The Prometheus Operator's own CRD is 500 KiB; the names are what matters here.
-_NAMES = {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"}
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_VERSION = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
-POD_MONITOR_CRD: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": _NAMES, "versions": [_VERSION]},
-}
 
 
 @pytest.fixture
