@@ -158,6 +158,20 @@ def test_a_pod_that_does_not_serve_is_changed_first_and_at_once() -> None:
     assert kinds(world) == [("PatchPod", "k3-1-0")]
 
 
+def test_pods_that_do_not_serve_are_changed_however_many_are_down() -> None:
+    """Else a broken first version could never be replaced by a good one."""
+    world = settled(3)
+    for name in ("k3-1-0", "k3-2-0"):
+        world.bodies[name]["status"]["conditions"] = []
+        world.memory.put_pod(world.bodies[name])
+    world.edit(spec(replicas=3, engine__maxRunningRequests=8))
+    assert kinds(world) == [("PatchPod", "k3-1-0")]
+    world.apply(world.plan().actions[0])
+    assert kinds(world) == [("PatchPod", "k3-2-0")]
+    world.apply(world.plan().actions[0])
+    assert world.plan().actions == (), "the one that serves waits"
+
+
 def test_a_pod_edit_replaces_one_pod_under_the_next_attempt() -> None:
     world = settled()
     world.edit(spec(replicas=2, cache__dram__size="2Gi"))
@@ -235,6 +249,18 @@ def test_a_held_change_goes_on_when_the_id_in_its_message_is_acknowledged_and_on
     assert kinds(world) == [("DeletePod", "k3-0-0")]
     world.run()
     assert world.plan().hold is None
+
+
+def test_with_recreate_the_acknowledged_id_is_that_of_the_whole_change() -> None:
+    rollout = {"cacheLoss": "RequireAcknowledgement", "strategy": "Recreate"}
+    world = settled(1, rollout=rollout)
+    world.edit(spec(rollout=rollout, engine__contextLength=4096))
+    wanted = world.plan().revision
+    assert wanted
+    world.edit(spec(rollout={**rollout, "acknowledgedChange": wanted.pod}, engine__contextLength=4096))
+    assert world.plan().hold
+    world.edit(spec(rollout={**rollout, "acknowledgedChange": wanted.launch}, engine__contextLength=4096))
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
 
 
 def test_a_store_that_never_started_is_replaced_without_acknowledgement() -> None:
