@@ -159,7 +159,7 @@ def _warnings(observed: Observed, plan: Plan) -> list[Verdict]:
     """What an administrator should know although nothing is wrong; none of it lowers Ready."""
     spec = observed.deployment.spec
     replicas = spec.replicas if spec else 0
-    if replicas == 0 or plan.finding:
+    if replicas == 0 or plan.finding or observed.deployment.deleting:
         return []
     found = []
     if replicas > 1:

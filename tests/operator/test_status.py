@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, NOW, World, edited, stored
@@ -296,7 +296,7 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
             stored(
                 {
                     "metadata": {"name": NAME, "namespace": NAMESPACE, "deletionTimestamp": NOW},
-                    "spec": dict(DEPLOYMENT_SPEC),
+                    "spec": world.spec,
                 },
                 "d1",
             )
@@ -406,6 +406,7 @@ MANY = st.lists(st.sampled_from(sorted(SITUATIONS)), max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(MANY, MANY)
+@example(["no readable spec", "being deleted"], [])
 def test_time_moves_only_on_flips(first: list[str], then: list[str]) -> None:
     world = settled()
     for situation in first:
