@@ -35,3 +35,8 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
     shown = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert shown
     assert (ROOT / "examples/k3-mi355x.yaml").read_text().endswith(shown[1])
+
+
+def test_no_page_waits_for_a_figure() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if re.search(r"@[A-Z]+@", page.read_text())] == []
