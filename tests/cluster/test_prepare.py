@@ -14,6 +14,7 @@ from localstack import prepare
 
 _FIRST_FAILURE = """
 import subprocess
+import time
 from localcluster import golang, machine, toolchain
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
@@ -24,6 +25,7 @@ def unreachable():
     raise cpuengine.EngineEnvironmentError("the registry cannot be reached")
 
 def endless(progress):
+    time.sleep(1)  # the other build has failed by now
     code = subprocess.run(["sleep", "60"], check=False).returncode
     raise ClusterError(f"ended with {code}")
 

@@ -1,6 +1,8 @@
 """What a machine needs before a cluster starts: free checks first, then everything that is built, at the same time."""
 
 import concurrent.futures
+from collections.abc import Sequence
+from typing import Any
 
 import cpuengine
 from cpuengine.packages import find_interpreter
@@ -20,14 +22,22 @@ def prepare(progress: Progress) -> cpuengine.Environment:
     find_interpreter()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         environment = pool.submit(cpuengine.environment)
-        others = [pool.submit(toolchain.kubernetes, progress), pool.submit(_images, progress)]
+        every = [environment, pool.submit(toolchain.kubernetes, progress), pool.submit(_images, progress)]
         try:
-            for built in concurrent.futures.as_completed([environment, *others]):
+            for built in concurrent.futures.as_completed(every):
                 built.result()
         except BaseException:
-            process.end_children()
+            _end(every)
             raise
         return environment.result()
+
+
+def _end(builds: Sequence[concurrent.futures.Future[Any]]) -> None:
+    """Ends what the builds run, again and again, since one of them may be about to start its next command."""
+    for _ in range(150):
+        process.end_children()
+        if not concurrent.futures.wait(builds, timeout=0.2).not_done:
+            return
 
 
 def _images(progress: Progress) -> None:
