@@ -114,7 +114,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
     Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
     "The message has the sizes; rollout.cacheLoss can hold such a change.",
-    Reason.AGENT_SILENT: "An agent of a pod that serves does not answer the operator; allow it to reach port 9600.",
+    Reason.AGENT_SILENT: "An agent of a pod that runs does not answer the operator; let it reach ports 9600 and 9601.",
     Reason.NO_CACHE_AWARE_ROUTING: "The Service spreads requests over replicas whose stores share nothing, so hits "
     "divide by their number. Send a conversation always to the same replica, or use one replica.",
     Reason.BUDGET_IN_PLACE: "Nothing to do.",

@@ -1,7 +1,7 @@
 """The story on one screen: observe, plan, apply, status."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +29,19 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _finding(problems: Sequence[errors.Refused | errors.SpecInvalid]) -> Finding | None:
+    """The first problem, as it is told to the user."""
+    if not problems:
+        return None
+    first = problems[0]
+    return Finding(Reason.WRITE_REFUSED if isinstance(first, errors.Refused) else Reason(first.reason), str(first))
+
+
+def _patched(actions: Sequence[Action]) -> set[str]:
+    """Uids of the pods that get another launch document."""
+    return {action.uid for action in actions if isinstance(action, PatchPod)}
+
+
 class Reconciler:
     """Brings one K3Deployment a step nearer to its spec, and says where it stands."""
 
@@ -47,27 +60,38 @@ class Reconciler:
         observed = self._memory.observe(key)
         if observed is None:
             return None
-        refused: errors.Refused | None = None
-        finding: Finding | None = None
-        try:
-            for action in self._plan(observed).actions:
-                await self._apply(key, action)
-        except errors.Refused as error:
-            refused, finding = error, Finding(Reason.WRITE_REFUSED, str(error))
-        except errors.SpecInvalid as error:
-            finding = Finding(Reason(error.reason), str(error))
+        tried = self._plan(observed).actions
+        problems = await self._apply_all(key, tried)
         observed = self._memory.observe(key) or observed
         decided = self._plan(observed)
-        decided = replace(decided, finding=finding or decided.finding)
+        decided = replace(decided, finding=_finding(problems) or decided.finding)
         wanted = status(observed, decided, self._poller.agents(observed.pods), self._now())
         if wanted != observed.deployment.status:
             await self._write_status(observed, wanted)
-        if refused:
+        if refused := next((problem for problem in problems if isinstance(problem, errors.Refused)), None):
             raise refused
         if decided.finding:
             return LOOK_AGAIN_SECONDS if decided.finding.reason is Reason.NAME_CONFLICT else None
         # With maxUnavailable above 1 the next pod may have its turn now; no event tells, since our own patch is known.
-        return 0.0 if any(isinstance(action, PatchPod) for action in decided.actions) else None
+        # A pod that is to be patched again did not keep what it was given: somebody else's webhook must not spin us.
+        repeated = _patched(tried) & _patched(decided.actions)
+        if repeated:
+            return LOOK_AGAIN_SECONDS
+        return 0.0 if _patched(decided.actions) else None
+
+    async def _apply_all(self, key: Key, actions: Sequence[Action]) -> list[errors.Refused | errors.SpecInvalid]:
+        """Applies one after the other; returns why some could not be.
+
+        What is refused holds back nothing else: without its disruption budget an engine can serve all the same.
+        """
+        problems: list[errors.Refused | errors.SpecInvalid] = []
+        for action in actions:
+            try:
+                await self._apply(key, action)
+            except (errors.Refused, errors.SpecInvalid) as error:
+                logger.warning("%s/%s: %s", *key, error)
+                problems.append(error)
+        return problems
 
     def _plan(self, observed: Observed) -> Plan:
         return plan(observed, self._poller.agents(observed.pods))

@@ -11,6 +11,7 @@ from umbra_operator.records import ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
 
 _OOM = "OOMKilled"
+_COMPLETED = "Completed"
 _IMAGE_PROBLEMS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
 )
@@ -96,10 +97,12 @@ def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Ver
                 f"{pod.name}: {container.exit_message or container.waiting_message or 'the store ends again and again'}"
             )
             return Verdict(Type.STORE_READY, False, Reason.STORE_FAILED, message)
-    starting = []
+    starting, silent = [], []
     for pod in live:
         container, answer = pod.container(names.STORE), agents.get(pod.uid, Agents()).store
-        if container is None or not container.started or (answer and answer.state != "ready"):
+        if container and container.started and answer is None:
+            silent.append(pod.name)
+        elif container is None or not container.started or (answer and answer.state != "ready"):
             problem = f" ({answer.problem})" if answer and answer.problem else ""
             starting.append(f"{pod.name}{problem}")
     if starting or not live:
@@ -107,6 +110,9 @@ def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Ver
         return Verdict(
             Type.STORE_READY, False if live else None, Reason.STORE_STARTING if live else Reason.PENDING, message
         )
+    if silent:
+        message = f"the agents of {', '.join(silent)} do not answer on port {names.STORE_AGENT_PORT}"
+        return Verdict(Type.STORE_READY, None, Reason.AGENT_SILENT, message)
     return Verdict(Type.STORE_READY, True, Reason.SERVING, "every store answers")
 
 
@@ -235,7 +241,11 @@ def _passed(container: ContainerRecord | None) -> bool:
 
 
 def _failed(container: ContainerRecord) -> bool:
-    return container.exit_code not in (None, 0) or container.waiting_reason == "CrashLoopBackOff"
+    """Whether its last end was a failure; while it runs again it has not passed yet, and nothing flaps."""
+    if container.exit_code is not None:
+        return container.exit_code != 0
+    again = container.restarts > 0 and container.exit_reason not in (None, _COMPLETED)
+    return again or container.waiting_reason == "CrashLoopBackOff"
 
 
 def _preflight_message(container: ContainerRecord) -> str:

@@ -127,6 +127,51 @@ async def test_a_misspelt_field_of_an_affinity_is_told(door: KubeCluster, namesp
     assert {each["reason"] for each in conditions if each["type"] == "Ready"} == {"WriteRefused"}
 
 
+async def test_a_refused_disruption_budget_holds_back_no_engine(
+    door: KubeCluster, namespace: str, crds: ControlPlane
+) -> None:
+    hard = {"count/poddisruptionbudgets.policy": "0"}
+    quota = {"metadata": {"name": "none", "namespace": namespace}, "spec": {"hard": hard}}
+    await door.create(Resource("/api/v1", "resourcequotas"), quota)
+    crds.kubectl("-n", namespace, "wait", "quota/none", "--for=jsonpath={.status.hard}", "--timeout=30s")
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace, replicas=2)))
+    with pytest.raises(errors.Refused, match="exceeded quota"):
+        await reconciler(door, memory).reconcile((namespace, "k3"))
+    assert {pod["metadata"]["name"] async for pod in door.list(PODS, namespace)} == {"k3-0-0", "k3-1-0"}
+    conditions = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["conditions"]
+    ready = next(each for each in conditions if each["type"] == "Ready")
+    assert ready["reason"] == "WriteRefused"
+    assert "exceeded quota" in ready["message"]
+
+
+async def test_a_foreign_pod_holds_back_only_the_replica_whose_name_it_has(door: KubeCluster, namespace: str) -> None:
+    spec = {"containers": [{"name": "a", "image": "example.test/a"}]}
+    await door.create(PODS, {"metadata": {"name": "k3-0-0", "namespace": namespace}, "spec": spec})
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace, replicas=2)))
+    assert await reconciler(door, memory).reconcile((namespace, "k3")) == LOOK_AGAIN_SECONDS
+    assert [pod.name for pod in memory.pods()] == ["k3-1-0"]
+
+
+async def test_a_launch_document_that_somebody_takes_back_is_not_given_without_a_pause(
+    door: KubeCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = (namespace, "k3")
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    passes = reconciler(door, memory)
+    await passes.reconcile(key)
+    edited = deployment(namespace=namespace, engine__contextLength=4096)
+    memory.put_deployment(await door.apply(DEPLOYMENTS, edited, "test"))
+
+    async def reverted(resource: Resource, namespace: str, name: str, body: object) -> object:
+        return await door.get(resource, namespace, name)
+
+    monkeypatch.setattr(door, "patch", reverted)
+    assert await passes.reconcile(key) == LOOK_AGAIN_SECONDS
+
+
 async def test_a_child_that_was_replaced_behind_our_back_is_told_and_not_applied_over(
     door: KubeCluster, namespace: str
 ) -> None:

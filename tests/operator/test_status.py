@@ -78,7 +78,7 @@ def containers_are(*entries: dict[str, Any]) -> Callable[[World], None]:
     return pod_is(**NOT_READY, containerStatuses=list(entries))
 
 
-def store_says(answer: StoreAgent) -> Callable[[World], None]:
+def store_says(answer: StoreAgent | None) -> Callable[[World], None]:
     def step(world: World) -> None:
         for uid, agents in list(world.agents.items()):
             world.agents[uid] = Agents(agents.engine, answer)
@@ -140,6 +140,36 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "CheckFailed",
         "killed",
         "CheckFailed",
+    ),
+    "a failed check is looked at again": (
+        containers_are(
+            container(
+                names.PREFLIGHT,
+                {"running": {}},
+                restartCount=3,
+                lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": PREFLIGHT}},
+            )
+        ),
+        "PreflightPassed",
+        "False",
+        "CheckFailed",
+        "memlock: found 64 KiB",
+        "CheckFailed",
+    ),
+    "preflight runs again after the node was restarted": (
+        containers_are(
+            container(
+                names.PREFLIGHT,
+                {"running": {}},
+                restartCount=1,
+                lastState={"terminated": {"exitCode": 0, "reason": "Completed"}},
+            )
+        ),
+        "PreflightPassed",
+        "Unknown",
+        "Pending",
+        "waiting",
+        "Pending",
     ),
     "preflight had too little memory": (
         containers_are(container(names.PREFLIGHT, {"terminated": {"exitCode": 137, **OOM}})),
@@ -246,6 +276,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "AgentSilent",
         "9600",
         "AgentSilent",
+    ),
+    "the store's agent is silent": (
+        store_says(None),
+        "StoreReady",
+        "Unknown",
+        "AgentSilent",
+        "9601",
+        "Serving",
     ),
     "one too few": (
         lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"replicas": 2})),
