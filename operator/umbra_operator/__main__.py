@@ -3,20 +3,19 @@
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
-from threading import Thread
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import kopf
-from prometheus_client import make_wsgi_app
 
-from umbra_operator import __version__, errors, handlers, metrics
+from umbra_operator import __version__, errors, handlers, health, metrics
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, PROFILES, KubeCluster, Resource
+from umbra_operator.election import ATTEMPT_SECONDS, Election
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.queue import WorkQueue
@@ -27,9 +26,6 @@ from umbra_operator.render.children import Facts
 from umbra_operator.settings import Settings
 
 logger = logging.getLogger("umbra_operator")
-
-STALE_RESYNCS = 3
-"""The process counts as dead after this many resyncs in a row did not happen."""
 
 
 class _JsonLines(logging.Formatter):
@@ -48,10 +44,11 @@ class _JsonLines(logging.Formatter):
 
 
 class Operator:
-    """One life of the operator's process."""
+    """What the leader does, until it ends."""
 
-    def __init__(self, settings: Settings, cluster: KubeCluster) -> None:
+    def __init__(self, settings: Settings, cluster: KubeCluster, signs: health.Health) -> None:
         self._settings = settings
+        self._health = signs
         self._cluster = cluster
         self._memory = Memory(Facts(operator_namespace=settings.operator_namespace))
         self._queue: WorkQueue[Key] = WorkQueue()
@@ -59,27 +56,16 @@ class Operator:
         self._reconciler = Reconciler(cluster, self._memory, self._poller)
         self._synced = asyncio.Event()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Runs until ``stop`` is set; a part that ends before that ends the process."""
+    def parts(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, Any]]:
+        """What runs at the same time, each part for ever."""
         kopf_runs = asyncio.Event()
-        parts = [
+        return [
             self._events(kopf_runs),
             self._keep_signals(kopf_runs, stop),
             self._resync(),
             self._poller.run(),
             *(self._work() for _ in range(self._settings.workers)),
         ]
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
-        stopping = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._cluster.close()
-        stopping.cancel()
-        for task in done:
-            if error := task.exception():
-                raise error
 
     async def _keep_signals(self, kopf_runs: asyncio.Event, stop: asyncio.Event) -> None:
         """Takes the signals back from kopf, which would wait 5 s for our tasks before it ends."""
@@ -150,12 +136,12 @@ class Operator:
                 delay = min(delay * 2, 10.0)
                 continue
             delay = 0.5
-            metrics.LAST_RESYNC.set_to_current_time()
             if self._synced.is_set():
                 metrics.REPAIRED.inc(len(changed))
             else:
                 await self._poller.first()
             self._synced.set()
+            self._health.resynced()
             # All of them: what is not watched, such as Services, was read again too.
             for key in changed | set(self._memory.deployments):
                 self._queue.add(key)
@@ -188,42 +174,66 @@ class Operator:
             self._memory.facts = replace(self._memory.facts, pod_monitors=False)
 
 
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Scrapes are not news."""
-
-
-def serve_metrics(settings: Settings) -> None:
-    """``/metrics``, and ``/healthz`` which fails when the resync has stopped."""
-    exposition = make_wsgi_app()
-    started = time.time()
-
-    def app(environ: dict[str, Any], start_response: Any) -> Any:
-        if environ["PATH_INFO"] != "/healthz":
-            return exposition(environ, start_response)
-        last = metrics.LAST_RESYNC._value.get() or started  # no public reader exists
-        age = time.time() - last
-        fresh = age < STALE_RESYNCS * settings.resync_seconds
-        start_response("200 OK" if fresh else "503 Service Unavailable", [("Content-Type", "text/plain")])
-        return [f"last resync {age:.0f} s ago\n".encode()]
-
-    server = make_server(settings.bind, settings.metrics_port, app, handler_class=_Quiet)
-    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-
-
 def _end_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
 
-async def run(settings: Settings) -> None:
-    """Runs the operator until SIGTERM or SIGINT."""
+async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Any]) -> bool:
+    """Runs all parts until one ends or ``stop`` is set, then ends the others; False when it was ``stop``.
+
+    Raises what the part raised that ended.
+    """
+    stopping: asyncio.Task[Any] = asyncio.create_task(stop.wait())
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
+    done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, *tasks):
+        task.cancel()
+    await asyncio.gather(stopping, *tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+    return stopping not in done
+
+
+async def run(settings: Settings, signs: health.Health) -> None:
+    """Runs the operator until SIGTERM or SIGINT: waits for the lease, leads, and gives it back."""
     stop = asyncio.Event()
     _end_on_signals(stop)
-    cluster = await KubeCluster.connect()
-    logger.info("umbra-operator %s serves %s", __version__, ", ".join(settings.namespaces) or "all namespaces")
-    await Operator(settings, cluster).run(stop)
+    serves = ", ".join(settings.namespaces) or "all namespaces"
+    logger.info("umbra-operator %s serves %s", __version__, serves)
+    if settings.operator_namespace is None:
+        logger.info("UMBRA_OPERATOR_NAMESPACE is not set: no lease, so run no second operator")
+        await _lead(settings, signs, stop, await KubeCluster.connect())
+        return
+    door = await KubeCluster.connect(lambda: ATTEMPT_SECONDS)
+    election = Election(door, settings.operator_namespace, settings.lease_name)
+    try:
+        if await _until(stop, election.acquire(signs.looked)):
+            cluster = await KubeCluster.connect(election.patience)
+            await _lead(settings, signs, stop, cluster, _hold(election))
+    finally:
+        await election.release()
+        await door.close()
+
+
+async def _lead(
+    settings: Settings, signs: health.Health, stop: asyncio.Event, cluster: KubeCluster, *more: Coroutine[Any, Any, Any]
+) -> None:
+    signs.leads()
+    try:
+        await _until(stop, *more, *Operator(settings, cluster, signs).parts(stop))
+    finally:
+        await cluster.close()
+
+
+async def _hold(election: Election) -> None:
+    try:
+        await election.hold()
+    except errors.LeaseLost as error:
+        logger.error("%s; ending at once", error)
+        # A tidy end takes time that belongs to the next leader.
+        os._exit(1)
 
 
 def main() -> int:
@@ -237,10 +247,11 @@ def main() -> int:
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     handlers.quiet_kopf()
+    signs = health.Health(settings.resync_seconds)
     if settings.metrics_port:
-        serve_metrics(settings)
+        health.serve(signs, settings.bind, settings.metrics_port)
     try:
-        asyncio.run(run(settings))
+        asyncio.run(run(settings, signs))
     except errors.ClusterUnavailable as error:
         logger.error("%s", error)
         return 1

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from umbra_operator import errors, metrics
 from umbra_operator.api.base import GROUP, VERSION
 
 REQUEST_SECONDS = 10.0
-"""Bound on one request. Shorter than any lease, so that a process that lost its lease cannot still be writing."""
+"""Bound on one request."""
 CHUNK = 500
 """Objects per page of a list."""
 
@@ -38,7 +38,7 @@ class Resource:
             [
                 self.prefix,
                 scope,
-                f"/{self.plural}",
+                f"/{self.plural}" if self.plural else "",
                 f"/{name}" if name else "",
                 f"/{subresource}" if subresource else "",
             ]
@@ -49,6 +49,7 @@ DEPLOYMENTS = Resource(f"/apis/{GROUP}/{VERSION}", "k3deployments")
 PROFILES = Resource(f"/apis/{GROUP}/{VERSION}", "k3profiles", namespaced=False)
 PODS = Resource("/api/v1", "pods")
 SERVICES = Resource("/api/v1", "services")
+LEASES = Resource("/apis/coordination.k8s.io/v1", "leases")
 POD_MONITORS = Resource("/apis/monitoring.coreos.com/v1", "podmonitors")
 CHILDREN: Mapping[str, Resource] = {
     "ServiceAccount": Resource("/api/v1", "serviceaccounts"),
@@ -101,18 +102,22 @@ class Cluster(Protocol):
 
 
 class KubeCluster:
-    """``Cluster`` over the official client."""
+    """``Cluster`` over the official client.
 
-    def __init__(self, configuration: client.Configuration) -> None:
+    ``patience`` says how many seconds a request may take that begins now; none begins when it is not positive.
+    """
+
+    def __init__(self, configuration: client.Configuration, patience: Callable[[], float]) -> None:
         self._api = client.ApiClient(configuration)
+        self._patience = patience
 
     @classmethod
-    async def connect(cls) -> "KubeCluster":
+    async def connect(cls, patience: Callable[[], float] = lambda: REQUEST_SECONDS) -> "KubeCluster":
         """The cluster that this process runs in, or else the one of the user's kubeconfig.
 
         Raises ClusterUnavailable when neither can be read.
         """
-        return cls(await load_configuration())
+        return cls(await load_configuration(), patience)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -125,7 +130,7 @@ class KubeCluster:
         token = ""
         while True:
             query = {"limit": str(CHUNK), "labelSelector": labels, "continue": token}
-            page = await self._request("GET", resource.path(namespace), query={k: v for k, v in query.items() if v})
+            page = await self._request("GET", resource, namespace, query={k: v for k, v in query.items() if v})
             for item in page.get("items") or ():
                 yield item
             token = page.get("metadata", {}).get("continue") or ""
@@ -134,13 +139,13 @@ class KubeCluster:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """One object. Raises Missing."""
-        return await self._request("GET", resource.path(namespace, name))
+        return await self._request("GET", resource, namespace, name)
 
     async def create(self, resource: Resource, body: Mapping[str, Any], manager: str = "") -> dict[str, Any]:
         """Creates an object whose fields ``manager`` owns. Raises Conflict when the name is taken."""
         # A field that the API server does not know, such as a misspelt one in an affinity, must not vanish silently.
         query = {"fieldValidation": "Strict", **({"fieldManager": manager} if manager else {})}
-        return await self._request("POST", resource.path(body["metadata"]["namespace"]), query=query, body=body)
+        return await self._request("POST", resource, body["metadata"]["namespace"], query=query, body=body)
 
     async def apply(
         self, resource: Resource, body: Mapping[str, Any], manager: str, subresource: str | None = None
@@ -149,7 +154,10 @@ class KubeCluster:
         meta = body["metadata"]
         return await self._request(
             "PATCH",
-            resource.path(meta["namespace"], meta["name"], subresource),
+            resource,
+            meta["namespace"],
+            meta["name"],
+            subresource,
             query={"fieldManager": manager, "force": "true"},
             body=body,
             content_type="application/apply-patch+yaml",
@@ -157,19 +165,19 @@ class KubeCluster:
 
     async def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Strategic-merge patch. Raises Conflict when uid or resourceVersion in ``body`` do not match."""
-        path = resource.path(namespace, name)
-        return await self._request("PATCH", path, body=body, content_type="application/strategic-merge-patch+json")
+        kind = "application/strategic-merge-patch+json"
+        return await self._request("PATCH", resource, namespace, name, body=body, content_type=kind)
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
         """Deletes exactly that object in that version. Raises Conflict when it is another one by now."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        await self._request("DELETE", resource.path(namespace, name), body=body)
+        await self._request("DELETE", resource, namespace, name, body=body)
 
     async def serves(self, resource: Resource) -> bool:
         """Whether the cluster has that kind."""
         try:
-            found = await self._request("GET", resource.prefix)
+            found = await self._request("GET", Resource(resource.prefix, "", namespaced=False))
         except errors.Missing:
             return False
         return any(each["name"] == resource.plural for each in found.get("resources") or ())
@@ -177,11 +185,15 @@ class KubeCluster:
     async def _request(
         self,
         method: str,
-        path: str,
+        resource: Resource,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
+        path = resource.path(namespace, name, subresource)
         headers = {"Accept": "application/json", "Content-Type": content_type}
         began, code = time.monotonic(), "error"
         try:
@@ -193,7 +205,9 @@ class KubeCluster:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = await self._api.call_api(method, url, headers, sent, _request_timeout=REQUEST_SECONDS)
+            if (seconds := self._patience()) <= 0:
+                raise errors.LeaseLost(f"{method} {path}: not sent, because this process does not lead any more")
+            response = await self._api.call_api(method, url, headers, sent, _request_timeout=seconds)
             code = str(response.status)
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -202,7 +216,7 @@ class KubeCluster:
             code = "cancelled"
             raise
         finally:
-            metrics.REQUESTS.labels(code, method).inc()
+            metrics.REQUESTS.labels(code, method, resource.plural).inc()
             metrics.REQUEST_SECONDS.labels(method).observe(time.monotonic() - began)
         if response.status >= 300:
             raise _error(response.status, f"{method} {path}: {_message(text)}")

@@ -1,4 +1,4 @@
-"""Two kinds of failure: the user must act, or the operator tries again."""
+"""Kinds of failure: the user must act, the operator tries again, or this process must end."""
 
 
 class UmbraError(Exception):
@@ -30,3 +30,7 @@ class Missing(UmbraError):
 
 class Refused(UmbraError):
     """The API server refused the request for what it says; the same request would be refused again."""
+
+
+class LeaseLost(UmbraError):
+    """Another process may lead by now: send nothing more and end."""

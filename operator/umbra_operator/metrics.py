@@ -12,9 +12,12 @@ RECONCILE_SECONDS = Histogram(
 )
 QUEUE_DEPTH = Gauge("workqueue_depth", "Keys that wait for a worker.", ["name"])
 REQUESTS = Counter(
-    "rest_client_requests_total", "Requests to the API server, by status code and method.", ["code", "method"]
+    "rest_client_requests_total",
+    "Requests to the API server, by status code, method and resource.",
+    ["code", "method", "resource"],
 )
 REQUEST_SECONDS = Histogram("rest_client_request_duration_seconds", "Time that a request took, in seconds.", ["verb"])
+LEADER = Gauge("leader_election_master_status", "1 while this process leads by the Lease of that name.", ["name"])
 LAST_RESYNC = Gauge(
     "umbra_operator_last_resync_timestamp_seconds", "When the memory was last repaired by full lists, in Unix seconds."
 )

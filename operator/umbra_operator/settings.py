@@ -12,7 +12,12 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     """Namespaces to serve; empty means all."""
     operator_namespace: str | None = None
-    """Namespace of the operator's pod, from which NetworkPolicies let agents be asked; None outside a cluster."""
+    """Namespace of the operator's pod: of its Lease, and from which NetworkPolicies let agents be asked.
+
+    None outside a cluster; this process then takes itself for the only one.
+    """
+    lease_name: str = "umbra-operator"
+    """Lease that decides which of several operators leads."""
     workers: int = 4
     """Reconciles at once."""
     resync_seconds: float = 300.0
@@ -30,6 +35,7 @@ class Settings:
         return cls(
             namespaces=tuple(name.strip() for name in env.get("UMBRA_NAMESPACES", "").split(",") if name.strip()),
             operator_namespace=env.get("UMBRA_OPERATOR_NAMESPACE") or None,
+            lease_name=env.get("UMBRA_LEASE_NAME") or cls.lease_name,
             workers=_number(env, "UMBRA_WORKERS", cls.workers, 1, 64),
             resync_seconds=float(_number(env, "UMBRA_RESYNC_SECONDS", int(cls.resync_seconds), 10, 3600)),
             metrics_port=_number(env, "UMBRA_METRICS_PORT", cls.metrics_port, 0, 65535),

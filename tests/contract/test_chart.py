@@ -85,7 +85,7 @@ def test_what_is_missing_or_wrong_is_said(values: dict[str, Any], sentence: str)
 @pytest.mark.parametrize("namespaces", [[], ["a"], ["a", "b"]])
 def test_rights_reach_exactly_the_namespaces_that_are_served(namespaces: list[str]) -> None:
     objects = template({**IMAGE, "namespaces": namespaces})
-    bindings = of_kind(objects, "RoleBinding")
+    bindings = [binding for binding in of_kind(objects, "RoleBinding") if binding["roleRef"]["kind"] == "ClusterRole"]
     assert [binding["metadata"]["namespace"] for binding in bindings] == namespaces
     wide = {binding["roleRef"]["name"] for binding in of_kind(objects, "ClusterRoleBinding")}
     assert ("umbra-operator-workloads" in wide) is (not namespaces)
@@ -104,6 +104,28 @@ def verbs(objects: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], set[
 
 def test_rights_are_exactly_what_the_code_calls() -> None:
     assert dict(verbs(template(IMAGE))) == CALLS
+
+
+def test_the_lease_is_the_only_right_in_the_operator_s_own_namespace() -> None:
+    objects = template(IMAGE)
+    (role,) = of_kind(objects, "Role")
+    (binding,) = of_kind(objects, "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert {body["metadata"]["namespace"] for body in (role, binding)} == {"umbra-system"}
+    (body,) = of_kind(objects, "Deployment")
+    env = {entry["name"]: entry.get("value") for entry in body["spec"]["template"]["spec"]["containers"][0]["env"]}
+    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    named = {**lease, "resourceNames": [env["UMBRA_LEASE_NAME"]], "verbs": ["get", "patch"]}
+    assert role["rules"] == [{**lease, "verbs": ["create"]}, named]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_budget_keeps_one_of_several_operators(replicas: int) -> None:
+    objects = template({**IMAGE, "replicas": replicas})
+    (body,) = of_kind(objects, "Deployment")
+    assert body["spec"]["replicas"] == replicas
+    assert body["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+    assert len(of_kind(objects, "PodDisruptionBudget")) == (replicas > 1)
 
 
 def test_crds_are_the_generated_ones_and_are_kept() -> None:

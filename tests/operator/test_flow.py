@@ -13,7 +13,7 @@ import yaml
 from builders import POD_MONITOR_CRD
 from localcluster.controlplane import ControlPlane
 from nodeagent import NODE, NodeAgent, Refused
-from operatorprocess import SYSTEM, OperatorProcess, grant, kubeconfig, revoke
+from operatorprocess import OperatorProcess, grant, kubeconfig, revoke
 from product import ROOT, install_crds
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
@@ -55,7 +55,6 @@ class Operators:
 def operators(crds: ControlPlane, node: NodeAgent, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operators]:
     """The operator, with the chart's rights and no more."""
     folder = tmp_path_factory.mktemp("operator")
-    crds.kubectl("create", "namespace", SYSTEM)
     grant(crds)
     operators = Operators(kubeconfig(crds, folder / "kubeconfig"), folder)
     yield operators

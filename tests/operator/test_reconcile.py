@@ -114,7 +114,7 @@ async def test_a_deleted_pod_has_its_whole_grace_for_the_drain(door: KubeCluster
     assert meta["deletionGracePeriodSeconds"] == GRACE_SECONDS
     # No kubelet will ever say that it has ended.
     options = {"gracePeriodSeconds": 0, "apiVersion": "v1", "kind": "DeleteOptions"}
-    await door._request("DELETE", PODS.path(namespace, "k3-0-0"), body=options)
+    await door._request("DELETE", PODS, namespace, "k3-0-0", body=options)
 
 
 async def test_a_misspelt_field_of_an_affinity_is_told(door: KubeCluster, namespace: str) -> None:

@@ -1,0 +1,80 @@
+"""Whether the process lives and is ready, and the HTTP port that says so and has the metrics."""
+
+import time
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import make_wsgi_app
+
+from umbra_operator import metrics
+
+STALE_RESYNCS = 3
+"""A leader counts as dead after this many resyncs in a row did not happen."""
+STALE_LOOK_SECONDS = 60.0
+"""A process that waits for the lease counts as dead when it has not tried to read it for so long."""
+
+
+class Health:
+    """Signs of life; written by the event loop, read by the thread of the HTTP port."""
+
+    def __init__(self, resync_seconds: float) -> None:
+        self._resync_limit = STALE_RESYNCS * resync_seconds
+        self._sign, self._limit = time.monotonic(), self._resync_limit
+        self._what, self.ready = "started", False
+
+    def looked(self, answered: bool) -> None:
+        """The lease was looked at; ``answered`` tells whether the API server let it be read."""
+        self._sign, self._limit, self._what = time.monotonic(), STALE_LOOK_SECONDS, "looked at the lease"
+        self.ready = answered
+
+    def leads(self) -> None:
+        """This process leads from now on, and is ready after its first full list."""
+        self._sign, self._limit, self._what = time.monotonic(), self._resync_limit, "began to lead"
+        self.ready = False
+
+    def resynced(self) -> None:
+        """The memory was repaired by full lists."""
+        self._sign, self._limit, self._what = time.monotonic(), self._resync_limit, "last resync"
+        self.ready = True
+        metrics.LAST_RESYNC.set_to_current_time()
+
+    def live(self) -> bool:
+        """Whether the last sign of life is recent enough."""
+        return time.monotonic() - self._sign < self._limit
+
+    def sentence(self) -> str:
+        """What the last sign of life was, and how old it is."""
+        return f"{self._what} {time.monotonic() - self._sign:.0f} s ago"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client: one that says nothing must not keep the kubelet's probes waiting."""
+
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 5
+    """Seconds that a client may be silent."""
+
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are not news."""
+
+
+def serve(health: Health, bind: str, port: int) -> WSGIServer:
+    """``/metrics``, ``/healthz`` and ``/readyz``, beside the event loop. Raises OSError when the port is taken."""
+    exposition = make_wsgi_app()
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        path = environ["PATH_INFO"]
+        if path not in ("/healthz", "/readyz"):
+            return exposition(environ, start_response)
+        good = health.live() and (path == "/healthz" or health.ready)
+        start_response("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [f"{health.sentence()}\n".encode()]
+
+    server = make_server(bind, port, app, server_class=_Server, handler_class=_Handler)
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

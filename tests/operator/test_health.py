@@ -1,0 +1,77 @@
+"""Liveness, readiness and the port that tells them."""
+
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from wsgiref.simple_server import WSGIServer
+
+import pytest
+
+from umbra_operator.health import STALE_LOOK_SECONDS, Health, serve
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health(resync_seconds=100)
+
+
+@pytest.fixture
+def server(health: Health) -> Iterator[WSGIServer]:
+    server = serve(health, "127.0.0.1", 0)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def ask(server: WSGIServer, path: str) -> int:
+    url = f"http://127.0.0.1:{server.server_port}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=3) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
+
+
+def test_a_silent_client_keeps_nobody_waiting(server: WSGIServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port)):
+        assert ask(server, "/healthz") == 200
+        assert ask(server, "/metrics") == 200
+
+
+def test_who_waits_for_the_lease_is_ready_while_it_can_be_read(health: Health, server: WSGIServer) -> None:
+    assert (ask(server, "/healthz"), ask(server, "/readyz")) == (200, 503)
+    health.looked(answered=True)
+    assert ask(server, "/readyz") == 200
+    health.looked(answered=False)
+    assert (ask(server, "/healthz"), ask(server, "/readyz")) == (200, 503)
+
+
+def test_a_leader_is_ready_after_its_first_full_list(health: Health, server: WSGIServer) -> None:
+    health.looked(answered=True)
+    health.leads()
+    assert ask(server, "/readyz") == 503
+    health.resynced()
+    assert ask(server, "/readyz") == 200
+
+
+def test_a_leader_without_resyncs_is_dead(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    health.leads()
+    health.resynced()
+    pass_time(monkeypatch, 299)
+    assert health.live()
+    pass_time(monkeypatch, 2)
+    assert not health.live()
+    assert health.sentence() == "last resync 301 s ago"
+
+
+def test_who_does_not_even_look_at_the_lease_is_dead(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    health.looked(answered=False)
+    pass_time(monkeypatch, STALE_LOOK_SECONDS + 1)
+    assert not health.live()
