@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from umbra_operator import metrics
-from umbra_operator.agents import Agents, engine_agent, store_agent
+from umbra_operator.agents import Agents, EngineAgent, engine_agent, store_agent
 from umbra_operator.records import Key, PodRecord
 from umbra_operator.render import names
 
@@ -19,9 +19,12 @@ T = TypeVar("T")
 ANSWER_BYTES = 4096
 """An agent's ``/status`` is at most this long."""
 ANSWER_SECONDS = 3.0
-BUSY_SECONDS, STEADY_SECONDS = 1.0, 10.0
-"""Between two questions to a pod that is changing, and to one that is not."""
-AT_ONCE = 32
+BUSY_SECONDS, STEADY_SECONDS, SILENT_SECONDS = 1.0, 10.0, 60.0
+"""Between two questions to a pod that is changing, to one that is not, and at most to one that does not answer."""
+AT_ONCE, SILENT_AT_ONCE = 32, 8
+"""Questions under way, to pods that answer and to those that do not: a dead node must not slow down the others."""
+TURN_SECONDS = 0.25
+"""Between two looks at which pods are due."""
 FIRST_SECONDS = 10.0
 PATIENCE = 3
 """Questions in a row without an answer after which the last answer no longer counts."""
@@ -36,30 +39,33 @@ class Poller:
         self._answers: dict[str, Agents] = {}
         self._due: dict[str, float] = {}
         self._silent: dict[str, tuple[int, int]] = {}
-        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._asking: set[str] = set()
+        self._hasty: set[str] = set()
+        self._limit, self._silent_limit = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(SILENT_AT_ONCE)
 
     def agents(self, pods: Iterable[PodRecord]) -> dict[str, Agents]:
         """Last answers of these pods, by uid."""
         return {pod.uid: self._answers[pod.uid] for pod in pods if pod.uid in self._answers}
 
     def hasten(self, uid: str) -> None:
-        """Ask this pod's agents at the next turn: something about it has just changed."""
-        self._due.pop(uid, None)
+        """Ask this pod's agents soon, whatever is under way: something about it has just changed."""
+        self._hasty.add(uid)
 
     async def first(self) -> None:
         """Asks every pod once, for at most 10 s: without their answers a new operator would deny what is ready."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_SECONDS), _session() as session:
-                await self._turn(session)
+            async with asyncio.timeout(FIRST_SECONDS), _session() as session, asyncio.TaskGroup() as group:
+                self._turn(session, group)
 
     async def run(self) -> None:
         """Asks for ever."""
-        async with _session() as session:
+        async with _session() as session, asyncio.TaskGroup() as group:
             while True:
-                await self._turn(session)
-                await asyncio.sleep(BUSY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
+                self._turn(session, group)
+                await asyncio.sleep(TURN_SECONDS)
 
-    async def _turn(self, session: aiohttp.ClientSession) -> None:
+    def _turn(self, session: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
+        """Begins a question to each pod that is due; waits for none."""
         now = asyncio.get_running_loop().time()
         pods = [pod for pod in self._pods() if pod.address and not pod.deleting]
         known = {pod.uid for pod in pods}
@@ -67,21 +73,36 @@ class Poller:
             del self._answers[gone]
             self._due.pop(gone, None)
             self._silent.pop(gone, None)
-        due = [pod for pod in pods if self._due.get(pod.uid, 0.0) <= now]
-        await asyncio.gather(*(self._ask(session, pod) for pod in due))
+        self._hasty &= known
+        for pod in pods:
+            due = pod.uid in self._hasty or self._due.get(pod.uid, 0.0) <= now
+            if due and pod.uid not in self._asking:
+                self._asking.add(pod.uid)
+                self._hasty.discard(pod.uid)
+                group.create_task(self._ask(session, pod))
 
     async def _ask(self, session: aiohttp.ClientSession, pod: PodRecord) -> None:
-        async with self._limit:
-            engine, store = await asyncio.gather(
-                _status(session, pod, names.ENGINE, names.ENGINE_AGENT_PORT, engine_agent),
-                _status(session, pod, names.STORE, names.STORE_AGENT_PORT, store_agent),
-            )
+        try:
+            async with self._silent_limit if min(self._silent.get(pod.uid, (0, 0))) else self._limit:
+                engine, store = await asyncio.gather(
+                    _status(session, pod, names.ENGINE, names.ENGINE_AGENT_PORT, engine_agent),
+                    _status(session, pod, names.STORE, names.STORE_AGENT_PORT, store_agent),
+                )
+        finally:
+            self._asking.discard(pod.uid)
         answer = self._patiently(pod.uid, Agents(engine=engine, store=store))
-        steady = pod.ready and engine is not None and engine.revision == pod.launch_revision
-        self._due[pod.uid] = asyncio.get_running_loop().time() + (STEADY_SECONDS if steady else 0.0)
+        delay = self._delay(pod, engine) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
+        self._due[pod.uid] = asyncio.get_running_loop().time() + delay
         if self._answers.get(pod.uid) != answer:
             self._answers[pod.uid] = answer
             self._changed(pod.key)
+
+    def _delay(self, pod: PodRecord, engine: EngineAgent | None) -> float:
+        if pod.ready and engine is not None and engine.revision == pod.launch_revision:
+            return STEADY_SECONDS
+        # Neither agent of a pod that should answer does: its node may be gone, and each question costs 3 s.
+        silent = min(self._silent[pod.uid]) if _should_answer(pod) else 0
+        return min(SILENT_SECONDS, BUSY_SECONDS * 2.0 ** max(0, min(silent, 16) - PATIENCE))
 
     def _patiently(self, uid: str, answer: Agents) -> Agents:
         """The answer, its gaps filled from the last one: a single lost question must not look like a lost engine."""
@@ -92,6 +113,10 @@ class Poller:
             engine=answer.engine or (last.engine if engine < PATIENCE else None),
             store=answer.store or (last.store if store < PATIENCE else None),
         )
+
+
+def _should_answer(pod: PodRecord) -> bool:
+    return all((record := pod.container(name)) and record.started for name in (names.ENGINE, names.STORE))
 
 
 def _session() -> aiohttp.ClientSession:

@@ -73,9 +73,17 @@ async def engine() -> AsyncIterator[Agent]:
 
 
 async def ask(poller: Poller, turns: int = 1) -> None:
+    """Whole turns, one after the other, as if the pauses between them were over."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=poll.ANSWER_SECONDS)) as session:
         for _ in range(turns):
-            await poller._turn(session)
+            for uid, due in poller._due.items():
+                poller._due[uid] = due if due > now() + 1.5 else 0.0
+            async with asyncio.TaskGroup() as group:
+                poller._turn(session, group)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def in_pieces(request: web.Request) -> web.StreamResponse:
@@ -177,3 +185,63 @@ async def test_a_steady_pod_is_asked_seldom_and_at_once_after_a_change(engine: A
     poller.hasten("u1")
     await ask(poller)
     assert engine.asked == 2
+
+
+async def test_haste_while_a_question_is_under_way_is_not_lost(engine: Agent) -> None:
+    steady = record()
+    object.__setattr__(steady, "ready", True)
+    object.__setattr__(steady, "launch_revision", "abc")
+    poller = Poller(lambda: [steady], lambda _: None)
+
+    async def hasten(_: web.Request) -> web.StreamResponse:
+        poller.hasten("u1")
+        return web.json_response(ENGINE)
+
+    engine.answer = hasten
+    await ask(poller)
+    await ask(poller)
+    assert engine.asked == 2
+
+
+async def test_a_first_round_that_was_cut_short_is_made_up_for(engine: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll, "FIRST_SECONDS", 0.2)
+    poller = Poller(lambda: [record()], lambda _: None)
+    good, engine.answer = engine.answer, late
+    await poller.first()
+    engine.answer = good
+    await ask(poller)
+    assert poller.agents([record()]) == {"u1": GOOD}
+
+
+async def test_many_silent_pods_hold_up_nobody(engine: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = [record("127.0.0.6") for _ in range(100)]
+    for number, pod in enumerate(silent):
+        object.__setattr__(pod, "uid", f"silent-{number}")
+        object.__setattr__(pod, "address", "127.0.0.8")
+    held = [await asyncio.start_server(_say_nothing, "127.0.0.8", port) for port in (9600, 9601)]
+    answers = record()
+    poller = Poller(lambda: [*silent, answers], lambda _: None)
+    for pod in silent:  # they were silent before
+        poller._silent[pod.uid] = (PATIENCE, PATIENCE)
+    task = asyncio.create_task(poller.run())
+    await asyncio.sleep(2.5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for server in held:
+        server.close()
+    assert engine.asked >= 2
+
+
+async def _say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(30)
+    writer.close()
+
+
+async def test_a_pod_that_stays_silent_is_asked_less_and_less() -> None:
+    pod = record("127.0.0.7")
+    poller = Poller(lambda: [pod], lambda _: None)
+    delays = []
+    for silent in (1, PATIENCE, PATIENCE + 2, 1000):
+        poller._silent["u1"] = (silent, silent)
+        delays.append(poller._delay(pod, None))
+    assert delays == [poll.BUSY_SECONDS, poll.BUSY_SECONDS, 4 * poll.BUSY_SECONDS, poll.SILENT_SECONDS]
