@@ -82,7 +82,8 @@ class Reconciler:
     async def _apply_all(self, key: Key, actions: Sequence[Action]) -> list[errors.Refused | errors.SpecInvalid]:
         """Applies one after the other; returns why some could not be.
 
-        What is refused holds back nothing else: without its disruption budget an engine can serve all the same.
+        What is refused holds back nothing else, since without its disruption budget an engine serves all the same. But
+        no pod is made beside another's object of our name: it would run with that account, or that claim.
         """
         problems: list[errors.Refused | errors.SpecInvalid] = []
         for action in actions:
@@ -91,6 +92,8 @@ class Reconciler:
             except (errors.Refused, errors.SpecInvalid) as error:
                 logger.warning("%s/%s: %s", *key, error)
                 problems.append(error)
+                if isinstance(action, Apply) and isinstance(error, errors.SpecInvalid):
+                    break
         return problems
 
     def _plan(self, observed: Observed) -> Plan:

@@ -181,6 +181,9 @@ def serving(pair: Pair, crds: ControlPlane, namespace: str) -> Iterator[Stack]:
     stack.add()
     eventually(stack.ready, "the first replica is ready")
     yield stack
+    # While their node is still there: the node of a later test would find pods that it never started.
+    crds.kubectl("-n", namespace, "delete", "k3", "--all")
+    crds.kubectl("-n", namespace, "delete", "pods", "--all", "--timeout=60s")
     crds.kubectl("delete", "k3p", stack.profile)
 
 
