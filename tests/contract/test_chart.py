@@ -142,8 +142,7 @@ def test_crds_are_the_generated_ones_and_are_kept() -> None:
 @pytest.mark.apiserver
 def test_the_api_server_takes_every_object(crds: ControlPlane) -> None:
     for body in template({**IMAGE, "crds.install": False}):
-        namespaced = body["kind"] in ("Deployment", "ServiceAccount")
-        if namespaced:
+        if body["metadata"].get("namespace"):
             body["metadata"]["namespace"] = "default"
         apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"]
         crds.kubectl(*apply, stdin=json.dumps(body))
