@@ -1,5 +1,6 @@
 """After `down` the machine is as it was: after a whole life, and after an `up` that was killed half-way."""
 
+import io
 import json
 import os
 import signal
@@ -14,8 +15,10 @@ import pytest
 from kubelet import container, pod, reserved_name
 from localcluster import cgroups, host, process
 from localcluster import cluster as local
-from localcluster.layout import MARK, layout
+from localcluster.errors import ClusterError
+from localcluster.layout import MARK, Layout, layout
 from localcluster.progress import Progress
+from localcluster.teardown import clear
 
 pytestmark = pytest.mark.kubelet
 
@@ -112,3 +115,37 @@ def test_the_control_plane_alone_comes_and_goes(name: str) -> None:
     assert running.node_ip is None
     local.down(Progress(), name)
     assert _differences(name, before) == {}
+
+
+def test_down_with_nothing_there_says_so(name: str) -> None:
+    said = io.StringIO()
+    local.down(Progress(said), name)
+    assert said.getvalue().strip().endswith("nothing to remove")
+
+
+def test_what_is_mounted_in_the_folder_and_cannot_be_unmounted_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, where = tmp_path / "disk", Layout("umbra-kept", tmp_path / "cluster", tmp_path / "log")
+    point = where.directory / "with spáce"
+    point.mkdir(parents=True)
+    disk.mkdir()
+    (disk / "photo").touch()
+    subprocess.run(["mount", "--bind", disk, point], check=True)
+    refusing = tmp_path / "bin" / "umount"
+    refusing.parent.mkdir()
+    refusing.write_text("#!/bin/sh\nexit 32\n")
+    refusing.chmod(0o755)
+    try:
+        with monkeypatch.context() as context:
+            context.setenv("UMBRA_CACHE", str(tmp_path))
+            context.setenv("PATH", f"{refusing.parent}:{os.environ['PATH']}")
+            with pytest.raises(ClusterError, match=r"with spáce cannot be unmounted, so .*/cluster was left as it is"):
+                clear(where)
+        assert (disk / "photo").exists()
+    finally:
+        subprocess.run(["umount", point], check=True)
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path))
+    clear(where)
+    assert not where.directory.exists()
+    assert (disk / "photo").exists()

@@ -51,10 +51,14 @@ def test_on_another_system_the_packages_are_named(tmp_path: Path, monkeypatch: p
         machine.install_packages(Progress())
 
 
-@pytest.mark.parametrize("name", ["Upper", "with-dash", "waytoolong", "../up"])
+@pytest.mark.parametrize("name", ["Upper", "with-dash", "waytoolong", "../up", "größe", "٣", "a\n"])
 def test_a_name_that_cannot_be_a_folder_or_a_cgroup_is_refused(name: str) -> None:
     with pytest.raises(ClusterError, match="cannot name a cluster"):
         layout.layout(name)
+
+
+def test_a_name_of_digits_is_as_good_as_one_of_letters() -> None:
+    assert layout.layout("2026").directory.name == "cluster-2026"
 
 
 def test_a_cache_too_deep_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

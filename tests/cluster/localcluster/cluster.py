@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cache, cgroups, components, host, images, machine, network, node, pki, probe, toolchain
+from . import cache, cgroups, components, host, images, machine, network, node, pki, probe, process, toolchain
 from .controlplane import run_kubectl
 from .daemons import Daemons
 from .errors import ClusterError
 from .images import Image
-from .layout import NODE_IP, Layout, layout
+from .layout import MARK, NODE_IP, Layout, layout
 from .progress import Progress
 from .state import State
 from .teardown import clear
@@ -123,8 +123,23 @@ def down(progress: Progress, name: str | None = None) -> None:
     where = layout(name)
     if os.geteuid() != 0 and (network.exists(where.namespace) or not os.access(where.directory.parent, os.W_OK)):
         raise ClusterError("The cluster was started by root: run `down` as root.")
-    with cache.locked(where.lock), progress.step("cluster-down", "removing the cluster"):
-        clear(where)
+    with cache.locked(where.lock):
+        if not _left(where):
+            progress.note("nothing to remove")
+            return
+        with progress.step("cluster-down", "removing the cluster"):
+            clear(where)
+
+
+def _left(where: Layout) -> bool:
+    """Whether anything of a cluster is on this machine."""
+    return (
+        where.directory.exists()
+        or network.exists(where.namespace)
+        or any(root.exists() for root in cgroups.roots(where.name))
+        or where.name in host.owners()
+        or bool(process.marked(MARK, str(where.directory)))
+    )
 
 
 def status(name: str | None = None) -> list[str]:

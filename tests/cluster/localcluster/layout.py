@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from .errors import ClusterError
 
 # The path of a Unix socket is limited to 107 bytes, and the longest below our folder takes 45 of them.
 MAXIMUM_PATH = 60
+# No interface carries the name, all of them are in the cluster's own network namespace: only that path limits it.
+_NAME = re.compile(r"[a-z0-9]{1,8}")
 NODE_IP = "10.244.0.1"
 POD_RANGE = "10.244.0.0/24"
 # In the environment of every daemon that we start, and so of its children: finds them when all records are lost.
@@ -65,10 +68,15 @@ class Layout:
 
 
 def layout(name: str | None = None) -> Layout:
-    """The layout of the cluster `name`; by default of the one that `UMBRA_CLUSTER` names, else of the user's own."""
+    """The layout of the cluster `name`; by default of the one that `UMBRA_CLUSTER` names, else of the user's own.
+
+    Raises ClusterError for a name other than 1 to 8 of `a-z` and `0-9`, and for a cache whose path is too long.
+    """
     chosen = name if name is not None else os.environ.get("UMBRA_CLUSTER", "")
-    if chosen and not (chosen.isalnum() and chosen.islower() and len(chosen) <= 8):
-        raise ClusterError(f"{chosen!r} cannot name a cluster: take at most 8 lower-case letters and digits.")
+    if chosen and not _NAME.fullmatch(chosen):
+        raise ClusterError(
+            f"{chosen!r} cannot name a cluster: set UMBRA_CLUSTER to 1 to 8 of the characters a-z and 0-9."
+        )
     suffix = f"-{chosen}" if chosen else ""
     directory = cache.root() / f"cluster{suffix}"
     if len(str(directory)) > MAXIMUM_PATH:

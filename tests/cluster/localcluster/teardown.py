@@ -1,6 +1,7 @@
 """Taking a cluster down: everything that `up` made goes, after any kind of end."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -29,9 +30,7 @@ def clear(where: Layout) -> None:
     process.kill(process.marked(MARK, str(where.directory)))
     if with_node:
         _remove_node(where)
-    shutil.rmtree(where.directory, ignore_errors=True)
-    if where.directory.exists():
-        raise ClusterError(f"{where.directory} could not be removed whole: look for mounts in it.")
+    _remove_folder(where.directory)
     if with_node:
         host.forget_pods(where.directory, where.name)
         host.release(where.name)
@@ -62,16 +61,33 @@ def _remove_shim_sockets(where: Layout) -> None:
 
 
 def _unmount(directory: Path) -> None:
-    """Unmount everything below the folder, the latest mount first."""
+    """Unmount everything below the folder, the latest mount first; what stays busy is only detached."""
     for _ in range(20):
-        points = [
-            line.split()[4].encode().decode("unicode_escape")
-            for line in Path("/proc/self/mountinfo").read_text().splitlines()
-        ]
-        mine = [point for point in points if point.startswith(f"{directory}/")]
-        if not mine:
+        if not (mine := mounts(directory)):
             return
         for point in reversed(mine):
             subprocess.run(["umount", point], capture_output=True, check=False)
         time.sleep(0.05)
-    subprocess.run(["umount", "-l", *mine], capture_output=True, check=False)
+    subprocess.run(["umount", "-l", *mounts(directory)], capture_output=True, check=False)
+
+
+def mounts(directory: Path) -> list[str]:
+    """Mount points below the folder, the earliest first."""
+    # The kernel writes space, tab, newline and backslash as three octal digits.
+    points = [
+        re.sub(r"\\([0-7]{3})", lambda escaped: chr(int(escaped[1], 8)), line.split()[4])
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    ]
+    return [point for point in points if point.startswith(f"{directory.resolve()}/")]
+
+
+def _remove_folder(directory: Path) -> None:
+    """Remove the cluster's folder, but never what is mounted in it: that may be a disk or a folder of the machine."""
+    if left := mounts(directory):
+        raise ClusterError(
+            f"{left[-1]} cannot be unmounted, so {directory} was left as it is: end what uses it "
+            f"(`fuser -vm {left[-1]}`) and run `down` again."
+        )
+    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        raise ClusterError(f"{directory} could not be removed whole: see what is left in it and run `down` again.")
