@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 WRAPPER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper"
 TREE_CORE = "sglang.srt.mem_cache.unified_cache.tree_core_registry.select_tree_core_backend"
 FALLBACK = "sglang.srt.mem_cache.unified_cache.tree_core_registry._rust_fallback_reason"
+IDLE = "sglang.srt.managers.scheduler.Scheduler.is_fully_idle"
 
 _seen: dict[str, Any] = {}
 """What the hooks observed in this process: the replaced classes and functions, and the tree core that was settled."""
@@ -31,6 +32,7 @@ def register_hooks() -> None:
     HookRegistry.register(WRAPPER, _seen["wrapper"], HookType.REPLACE)
     HookRegistry.register(TREE_CORE, _settle_tree_core, HookType.AROUND)
     HookRegistry.register(FALLBACK, _fallback_reason, HookType.AROUND)
+    HookRegistry.register(IDLE, _is_fully_idle, HookType.AROUND)
 
 
 def dead_hooks() -> list[str]:
@@ -40,6 +42,7 @@ def dead_hooks() -> list[str]:
     """
     from sglang.srt.mem_cache import unified_radix_cache
     from sglang.srt.mem_cache.unified_cache import tree_core_registry
+    from sglang.srt.plugins.hook_registry import HookRegistry
 
     dead = []
     if "wrapper" not in _seen or unified_radix_cache.UnifiedCacheLinkerWrapper is not _seen["wrapper"]:
@@ -49,6 +52,9 @@ def dead_hooks() -> list[str]:
     # It runs only where Rust was asked for, so it cannot be asked whether it ran.
     if tree_core_registry._rust_fallback_reason is _seen.get("fallback", tree_core_registry._rust_fallback_reason):
         dead.append(FALLBACK)
+    # Importing the scheduler here would cost seconds where there is none; SGLang records what it has patched.
+    if IDLE not in HookRegistry._patched:
+        dead.append(IDLE)
     return dead
 
 
@@ -86,6 +92,24 @@ def _fallback_reason(original: Any, params: Any) -> str | None:
     return reason
 
 
+def _is_fully_idle(original: Any, scheduler: Any, *args: Any, **options: Any) -> bool:
+    """Count the linker's work as work: a flush, or an idle engine's sleep, must not come before it has ended."""
+    idle = bool(original(scheduler, *args, **options))
+    # A health check asks whether requests keep the device busy, which the linker's work does not.
+    if not idle or options.get("for_health_check") or (args and args[0]):
+        return idle
+    return not linker_work(scheduler.tree_cache)
+
+
+def linker_work(cache: Any) -> int:
+    """Return how many nodes and requests the linker of ``cache`` is busy with; the same on every rank."""
+    wrapper = getattr(cache, "linker", None)
+    if wrapper is None:
+        return 0
+    queued = getattr(wrapper.cache_linker, "queued_loads", lambda: 0)
+    return len(wrapper.pending_offloads) + len(wrapper.inflight_load_rids) + int(queued())
+
+
 def _reduce_min(values: tuple[int, int], params: Any) -> tuple[int, int]:
     """Reduce over every group of the cache, in one order on all ranks."""
     import torch
@@ -104,6 +128,9 @@ def _wrapper_class() -> type:
     class UmbraLinkerWrapper(Original):  # type: ignore[misc]  # sglang is untyped
         """SGLang's wrapper around a linker; reports what all ranks agreed on."""
 
+        inflight_load_rids: list[str]
+        inflight_load_index: int
+
         def offload_nodes(self, node_ids: Any) -> None:
             super().offload_nodes(node_ids)
             self._report_depth()
@@ -116,12 +143,36 @@ def _wrapper_class() -> type:
             self._report_depth()
 
         def finish_loads(self) -> Any:
-            loading = len(self.inflight_load_rids)
-            failed = super().finish_loads()
-            metrics = getattr(self.cache_linker, "metrics", None)
-            if metrics is not None and loading:
-                metrics.loads(loading, failed=len(failed))
+            """Wait for the loads of the batch that just ran; return the requests that did not land on every rank.
+
+            SGLang aborts all requests of a batch when one failed. Every rank holds the same requests in the same order
+            and enters the reduction.
+            """
+            finish = getattr(self.cache_linker, "finish_loads", None)
+            if finish is None:
+                return super().finish_loads()
+            requests: list[str] = self.inflight_load_rids
+            self.inflight_load_rids = []
+            if not requests:
+                return []
+            index: int = self.inflight_load_index
+            self.inflight_load_index = -1
+            failed = self._failed_anywhere(requests, finish(index))
+            for request in requests:
+                self.private_load_indices.pop(request, None)
+            self.cache_linker.metrics.loads(len(requests), failed=len(failed))
+            if failed:
+                logger.error("load failed on some rank; %d of %d requests are aborted", len(failed), len(requests))
             return failed
+
+        def _failed_anywhere(self, requests: list[str], landed: list[bool]) -> list[str]:
+            import torch
+
+            # A rank that knows nothing of the batch has restored nothing.
+            mine = landed if len(landed) == len(requests) else [False] * len(requests)
+            everywhere = torch.tensor(mine, dtype=torch.int)
+            self.cache._all_reduce_attn_groups(everywhere, torch.distributed.ReduceOp.MIN)
+            return [request for request, one in zip(requests, everywhere.tolist(), strict=True) if not one]
 
         def reset(self) -> None:
             super().reset()

@@ -16,6 +16,9 @@ from .settings import KeyLayout
 KV_POOL = "kv"
 """SGLang's name of the pool of MLA KV pages."""
 
+MAMBA_POOL = "mamba"
+"""SGLang's name of the pool of KDA states."""
+
 FORMAT = 1
 """Version of the naming below; raise it when an object's name or content changes meaning."""
 
@@ -88,6 +91,37 @@ def key_scheme(
         rank_suffix=rank,
         tag=f"{parent_tag}-{tag}" if parent_tag else tag,
     )
+
+
+def object_names(pool: str, components: int, *, packed: bool) -> tuple[str, ...]:
+    """Return the last part of the names of a page's objects, as SGLang's own linker spells them.
+
+    Args:
+        pool: SGLang's name of the pool.
+        components: buffers a page has in the device pool (K and V, or the parts of a KDA state).
+        packed: whether the device pool stores all components of a page as one object.
+
+    Raises:
+        ValueError: for a layout that has no names.
+    """
+    if packed or components == 1:
+        return ("temporal",) if pool == MAMBA_POOL else (pool,)
+    if components == 2 and pool != MAMBA_POOL:
+        return (f"{pool}_k", f"{pool}_v")
+    raise ValueError(f"pool {pool} has {components} objects a page: the linker has names for one, or for K and V")
+
+
+def object_keys(prefix: str, pages: Sequence[str], suffix: str, names: Sequence[str]) -> list[str]:
+    """Return the keys of all objects of ``pages``, page by page.
+
+    Args:
+        prefix: tag and model, the same for every object of an engine.
+        pages: hash of each page and its prefix.
+        suffix: which rank's copy, see ``KeyScheme.suffix``.
+        names: see ``object_names``.
+    """
+    ends = [f"_{suffix}_{name}" for name in names]
+    return [f"{prefix}_{page}{end}" for page in pages for end in ends]
 
 
 def geometry_digest(

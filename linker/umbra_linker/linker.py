@@ -1,7 +1,8 @@
-"""Umbra's linker: SGLang's own UMBP linker with one copy of each KV page for all ranks, written in stripes.
+"""Umbra's linker: SGLang's UMBP linker with one copy of each KV page, stripes, parallel calls and results per task.
 
-SGLang loads it with ``--unified-cache-external-linker-backend dynamic``. Everything about transfers, layers and
-completion is SGLang's; this class decides names (``keys``), who writes (``planning``) and counts (``metrics``).
+SGLang loads it with ``--unified-cache-external-linker-backend dynamic``. Device pools, registration and the addresses
+of a page's ranges are SGLang's; names (``keys``), who writes (``planning``), calls (``mover``, ``store``) and threads
+(``transfers``) are ours. The scheduler's thread calls every public method.
 """
 
 from __future__ import annotations
@@ -9,31 +10,65 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
+from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import DevicePoolEntry
 from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
 from sglang.srt.mem_cache.storage.umbp.umbp_direct_linker import (
+    RANGES_PER_CALL,
     UMBPDirectLinker,
     _object_sizes_per_page,
+    _offload_task_pages,
     _PoolRangePlan,
 )
 from sglang.srt.runtime_context import get_parallel
+from sglang.srt.utils import get_device_module
 
 from . import __version__
-from .guard import TESTED, require_hooks, require_tested
+from .batch import ObjectBatch
+from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
 from .hooks import dead_hooks, settled_tree_core
-from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme
+from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
 from .metrics import LinkerMetrics
-from .planning import owned_pages
+from .mover import Mover
+from .planning import MissReason, miss_reason, owned_pages
+from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
+from .store import CallClock, MoriStore
+from .transfers import Heartbeat, TaskQueue, run_bounded
 
 logger = logging.getLogger(__name__)
 
-Transferred = list[tuple[str, int, int]]
-"""Per pool: its name, the number of objects and their bytes together."""
+RESET_SECONDS = 30.0
+"""How long ``reset`` waits for a write that the store has not answered."""
+CLOSE_SECONDS = 5.0
+"""How long each step of ``close`` waits; SGLang kills a scheduler 15 s after it asked it to end."""
+HEARTBEAT_SECONDS = 1.0
+"""Interval at which ages are published."""
+
+
+@dataclass(slots=True)
+class _Offload:
+    """A tree node to store."""
+
+    transfers: list[Any]
+    ready: list[Any]
+    """Device events after which the pages may be read."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """The loads of one forward batch."""
+
+    counter_index: int
+    plans: list[list[_PoolRangePlan]]
+    """One list a request, in the order in which SGLang queued them."""
+    landed: list[bool]
+    """One entry a request; complete once the counter's layers are."""
+    ready: Any
 
 
 class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
@@ -44,7 +79,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         SettingsError: from the constructor, for settings that cannot be used.
     """
 
-    metrics: LinkerMetrics
+    _pending: dict[str, list[Any]]
+    _closed: bool
 
     def __init__(
         self,
@@ -61,23 +97,21 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self.settings = Settings.from_mapping(extra.pop(SECTION, {}))
         self.position = _rank_position(params)
         super().__init__(server_args, params, components=components, extra_config=extra, forward_stream=forward_stream)
-        self.scheme = self._choose_scheme(extra.get("extra_backend_tag"))
-        self._storing: Transferred = []
-        self._planned: Transferred = []
-        self._loading: dict[int, Transferred] = {}
+        self._names = {name: _object_names(entry) for name, entry in self.pools.items()}
+        self._object_sizes = {name: _object_sizes_per_page(entry) for name, entry in self.pools.items()}
+        self.scheme, self._prefix = self._choose_scheme(extra.get("extra_backend_tag"))
         self.metrics = LinkerMetrics(self.position.tensor)
-        self.metrics.info(
-            {
-                "version": __version__,
-                "key_layout": str(KeyLayout.AUTO if self.scheme.shared_kv else KeyLayout.PER_RANK),
-                "kv_suffix": self.scheme.kv_suffix,
-                "tag": self.scheme.tag,
-            }
+        self._calls = CallClock(self.metrics.call)
+        self.store = MoriStore(self.storage.client, self._calls)
+        self._mover = Mover(
+            self.store, self.settings, self.metrics, most_ranges=RANGES_PER_CALL, rank=self.position.tensor
         )
-        self.metrics.tree_core(settled_tree_core())
-        logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
+        self._recent = RecentPages()
+        self._loads: dict[int, _Load] = {}
+        self._start_threads()
+        self._announce()
 
-    def _choose_scheme(self, parent_tag: str | None) -> KeyScheme:
+    def _choose_scheme(self, parent_tag: str | None) -> tuple[KeyScheme, str]:
         kv = self.pools.get(PoolName.KV)
         scheme = key_scheme(
             self.settings.key_layout,
@@ -85,45 +119,234 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             kv_replicated=kv is not None and type(kv.device_pool) is MLATokenToKVPool,
             store_shared=self._standalone_process_mode,
             geometry=geometry_digest(
-                {name.value: _object_sizes_per_page(entry) for name, entry in self.pools.items()},
+                {name.value: sizes for name, sizes in self._object_sizes.items()},
                 {name.value: _data_types(entry) for name, entry in self.pools.items()},
                 page_size=self.page_size,
                 tensor_size=self.position.tensor_size,
             ),
             parent_tag=parent_tag,
         )
-        # The store built its prefix from the caller's tag alone; no key has been used yet.
+        # The store client built its prefix from the caller's tag and the model; ours holds the caller's tag too.
         prefix = self.storage.config_prefix or ""
-        rest = prefix.removeprefix(f"{parent_tag}").removeprefix("_") if parent_tag else prefix
-        self.storage.config_prefix = f"{scheme.tag}_{rest}" if rest else scheme.tag
-        return scheme
+        model = prefix.removeprefix(f"{parent_tag}").removeprefix("_") if parent_tag else prefix
+        return scheme, f"{scheme.tag}_{model}" if model else scheme.tag
 
-    # ---- names and stripes ----
+    def _start_threads(self) -> None:
+        rank = self.position.tensor
+        self._load_tasks: TaskQueue[_Load] = TaskQueue(self._run_loads, f"umbra-load-{rank}", keep_results=False)
+        self._offload_tasks: TaskQueue[_Offload] = TaskQueue(
+            self._run_offloads,
+            f"umbra-offload-{rank}",
+            weigh=lambda task: _offload_task_pages(task.transfers),
+            most=self._offload_coalesce_pages,
+        )
+        self._heartbeat = Heartbeat(self._publish_ages, HEARTBEAT_SECONDS, f"umbra-heartbeat-{rank}")
+
+    def _load_thread_func(self) -> None:
+        """SGLang's own thread has nothing to do."""
+
+    def _offload_thread_func(self) -> None:
+        """SGLang's own thread has nothing to do."""
+
+    def _announce(self) -> None:
+        layout = KeyLayout.AUTO if self.scheme.shared_kv else KeyLayout.PER_RANK
+        labels = {"key_layout": str(layout), "kv_suffix": self.scheme.kv_suffix, "tag": self.scheme.tag}
+        self.metrics.info({"version": __version__} | labels)
+        self.metrics.settings(self.settings)
+        self.metrics.tree_core(settled_tree_core())
+        logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
+
+    def _publish_ages(self) -> None:
+        self.metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._offload_tasks.oldest_seconds())
+
+    # ---- names ----
 
     def _object_keys_for_pages(self, page_keys: list[str], transfer: Any) -> tuple[list[str], int]:
         """Lookup, load and offload all take their object names from here."""
-        keys, per_page = self.storage._get_hybrid_page_component_keys(
-            page_keys, transfer, rank_suffix=self.scheme.suffix(transfer.name.value)
-        )
-        entry = self.pools[transfer.name]
-        expected = 1 if entry.packed else len(entry.components)
-        if per_page != expected:
-            raise ValueError(f"pool {transfer.name}: {per_page} keys a page, but its layout has {expected} objects")
-        return keys, per_page
+        names = self._names[transfer.name]
+        return object_keys(self._prefix, page_keys, self.scheme.suffix(transfer.name.value), names), len(names)
 
-    def _build_load_plans(
-        self, request_transfers: Any, *, materialize_indices: Callable[[Any], Any] | None = None
-    ) -> list[Any]:
-        """Plan a batch; SGLang uses it for loads and, with ``materialize_indices``, for offloads."""
-        plans: list[Any] = super()._build_load_plans(request_transfers, materialize_indices=materialize_indices)
-        if materialize_indices is None:
-            self._planned = self._sizes(plans)
-            return plans
+    def _sizes_of(self, plan: _PoolRangePlan) -> list[int]:
+        sizes: list[int] = self._object_sizes[plan.name] * len(plan.locations)
+        return sizes
+
+    @staticmethod
+    def _batch_for(plan: _PoolRangePlan, batches: dict[str, ObjectBatch]) -> ObjectBatch:
+        return batches.setdefault(plan.name.value, ObjectBatch(plan.name.value, plan.entries_per_page))
+
+    # ---- lookup ----
+
+    def lookup(self, rid: str, transfers: Any) -> list[int]:
+        """Return the restorable prefix lengths in pages, ascending; SGLang intersects them over the ranks.
+
+        A store that gives no usable answer is a miss.
+        """
+        begin = time.perf_counter()
+        expanded = self.pool_group.resolve_transfers(transfers)
+        pages = next((list(t.keys or ()) for t in transfers if t.name == PoolName.KV), [])
+        if not expanded or not pages:
+            return []
+        lengths = list(range(1, len(pages) + 1))
+        kv_present: list[bool] = []
+        reason: MissReason | None = None
+        try:
+            for transfer in expanded:
+                # No policy looks beyond the longest length that is still possible.
+                present = self._page_exists(pages[: lengths[-1]], transfer)
+                if transfer.name == PoolName.KV:
+                    kv_present = present
+                lengths = self._apply_hit_policy(lengths, present, transfer)
+                if not lengths:
+                    break
+        except Exception:
+            logger.exception("lookup of %d pages failed and counts as a miss: request %s", len(pages), rid)
+            lengths, reason = [], MissReason.ERROR
+        hit = lengths[-1] if lengths else 0
+        self.metrics.lookup(
+            seconds=time.perf_counter() - begin,
+            pages=len(pages),
+            hit_pages=hit,
+            hit_tokens=hit * self.page_size,
+            hit_objects=self._objects_of_hit(expanded, hit),
+        )
+        if hit < len(pages):
+            self.metrics.missed(len(pages) - hit, reason or miss_reason(pages, kv_present, hit, self._recent))
+        return lengths
+
+    def _objects_of_hit(self, expanded: list[Any], hit: int) -> dict[str, int]:
+        # A pool with a trailing window is read only at the end of the prefix.
+        pages = {
+            t.name: hit if t.hit_policy == PoolHitPolicy.ALL_PAGES else min(hit, len(t.keys or ())) for t in expanded
+        }
+        return {name.value: len(self._names[name]) * count for name, count in pages.items()}
+
+    def _page_exists(self, page_keys: list[str], transfer: Any) -> list[bool]:
+        return self._mover.exists(page_keys, lambda pages: self._object_keys_for_pages(list(pages), transfer)[0])
+
+    # ---- load ----
+
+    def start_layer_wise_loading(self) -> int:
+        """Start the queued loads and return their counter index, -1 without any."""
+        if not self._pending:
+            return -1
+        self._freeze_gc_once()
+        pending: dict[str, list[Any]] = self._pending
+        self._pending = {}
+        plans = [self._build_load_plans([transfers]) for transfers in pending.values()]
+        ready = get_device_module().Event()
+        ready.record()
+        index = int(self.layer_done_counter.update_producer())
+        self._loads[index] = _Load(index, plans, [True] * len(plans), ready)
+        self._load_tasks.submit(self._loads[index])
+        return index
+
+    def finish_layer_wise_loading(self, counter_index: int) -> bool:
+        """Wait for a batch of loads; True when every request's objects were read."""
+        return all(self.finish_loads(counter_index))
+
+    def finish_loads(self, counter_index: int) -> list[bool]:
+        """Wait until a batch of loads no longer writes to the device; say for each of its requests whether it landed.
+
+        The order is the one in which the requests were queued. Without such a batch the list is empty.
+        """
+        complete = bool(self.layer_done_counter.finish(counter_index))
+        load = self._loads.pop(counter_index, None)
+        if load is None:
+            return []
+        return load.landed if complete else [False] * len(load.landed)
+
+    def _run_loads(self, batches: list[_Load]) -> list[bool]:
+        """Run on the load thread. A failed object fails its request; the others' layers still complete."""
+        for load in batches:
+            begin = time.perf_counter()
+            try:
+                load.ready.synchronize()
+                for group in self._layer_groups():
+                    self._read_layers(load, group)
+                    for layer in group:
+                        self.layer_done_counter.complete(load.counter_index, layer)
+            except BaseException as error:
+                self.layer_done_counter.fail(load.counter_index, error)
+                logger.exception("a batch of %d loads failed", len(load.landed))
+            self._count_reads(load)
+            self.metrics.load_ended(time.perf_counter() - begin)
+        return [True] * len(batches)
+
+    def _read_layers(self, load: _Load, group: list[int]) -> None:
+        batches: dict[str, ObjectBatch] = {}
+        for request, plans in enumerate(load.plans):
+            if not load.landed[request]:
+                continue
+            for plan in plans:
+                ranges = self._layer_group_ranges(plan, group)
+                if ranges is not None:
+                    self._batch_for(plan, batches).add(request, plan.keys, self._sizes_of(plan), ranges)
+        for batch in batches.values():
+            for request in batch.failed_owners(self._mover.read(batch)):
+                load.landed[request] = False
+                logger.error("load failed: pool %s, layers %d to %d", batch.pool, group[0], group[-1])
+
+    def _count_reads(self, load: _Load) -> None:
+        for landed, plans in zip(load.landed, load.plans, strict=True):
+            for plan in plans if landed else ():
+                self.metrics.read(plan.name.value, objects=len(plan.keys), size=sum(self._sizes_of(plan)))
+
+    # ---- offload ----
+
+    def offload(self, transfers: Any, session_id: str | None = None) -> bool:
+        """Queue a tree node to be stored. The answer depends on the transfers alone, so it is the same on all ranks."""
+        expanded = self.pool_group.resolve_transfers(transfers, allow_partial=True)
+        if not expanded:
+            return False
+        self._freeze_gc_once()
+        self._offload_tasks.submit(_Offload(expanded, self.record_offload_ready()))
+        return True
+
+    def num_completed_offloads(self) -> int:
+        """Return how many results can be taken; SGLang takes as many as every rank has."""
+        return self._offload_tasks.results()
+
+    def pop_completed_offload(self) -> bool:
+        """Return whether this rank stored its part of the oldest node."""
+        return self._offload_tasks.take_result()
+
+    def _run_offloads(self, tasks: list[_Offload]) -> list[bool]:
+        """Run on the offload thread. Objects of all tasks share calls; a failed object fails its own task."""
+        begin = time.perf_counter()
+        stored = [True] * len(tasks)
+        batches: dict[str, ObjectBatch] = {}
+        for number, task in enumerate(tasks):
+            try:
+                for plan in self._write_plans(task):
+                    ranges = self._all_layer_ranges(plan)
+                    self._batch_for(plan, batches).add(number, plan.keys, self._sizes_of(plan), ranges)
+            except Exception:
+                stored[number] = False
+                logger.exception("a node cannot be stored")
+        for batch in batches.values():
+            for number in batch.failed_owners(self._mover.write(batch)):
+                stored[number] = False
+        for number, task in enumerate(tasks):
+            if stored[number]:
+                self._recent.add(key for t in task.transfers if t.name == PoolName.KV for key in t.keys)
+        self.metrics.offload_ended(time.perf_counter() - begin)
+        return stored
+
+    def _write_plans(self, task: _Offload) -> list[_PoolRangePlan]:
+        """Plan the objects that this rank writes: of shared pages its stripe, of all else everything."""
+        for event in task.ready:
+            event.synchronize()
+        slot = 0
+
+        def materialize(indices: Any) -> Any:
+            nonlocal slot
+            slot += 1
+            return self._materialize_offload_indices(indices, slot - 1)
+
+        plans: list[_PoolRangePlan] = self._build_load_plans([task.transfers], materialize_indices=materialize)
         if self.scheme.shared_kv:
             plans = [self._striped(plan) if plan.name == PoolName.KV else plan for plan in plans]
-            plans = [plan for plan in plans if plan.keys]
-        self._storing = self._sizes(plans)
-        return plans
+        return [plan for plan in plans if plan.keys]
 
     def _striped(self, plan: Any) -> Any:
         per_page = plan.entries_per_page
@@ -131,44 +354,60 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         keys = [key for page in pages for key in plan.keys[page * per_page : (page + 1) * per_page]]
         return _PoolRangePlan(plan.name, keys, [plan.locations[page] for page in pages], per_page)
 
-    def _sizes(self, plans: list[Any]) -> Transferred:
-        return [
-            (plan.name.value, len(plan.keys), sum(_object_sizes_per_page(self.pools[plan.name])) * len(plan.locations))
-            for plan in plans
-        ]
+    # ---- ending ----
 
-    # ---- counting ----
+    def queued_loads(self) -> int:
+        """Return how many requests have a load that has not started; the same on every rank."""
+        return len(self._pending)
 
-    def lookup(self, rid: str, transfers: Any) -> list[int]:
-        """Return the restorable prefix lengths in pages, ascending (SGLang reduces them over the ranks)."""
-        begin = time.perf_counter()
-        found: list[int] = super().lookup(rid, transfers)
-        seconds = time.perf_counter() - begin
-        asked = next((len(t.keys or ()) for t in transfers if t.name == PoolName.KV), 0)
-        self.metrics.lookup(seconds=seconds, pages=asked, hit_pages=found[-1] if found else 0)
-        return found
+    def reset(self) -> None:
+        """Let queued work fail and wait for what the store was already asked.
 
-    def start_layer_wise_loading(self) -> int:
-        """Start the queued loads and return their counter index, -1 without any."""
-        index = int(super().start_layer_wise_loading())
-        if index >= 0:
-            self._loading[index] = self._planned
-        return index
+        Raises:
+            TimeoutError: when the store has not answered after ``RESET_SECONDS``. The caller would hand out slots that
+                the store may still read or write, so the engine has to end.
+        """
+        self._pending.clear()
+        if not self._quiesce(RESET_SECONDS):
+            raise TimeoutError(
+                f"the store has not answered a call for {self._calls.oldest_seconds():.0f} s, and the cache's memory "
+                "cannot be given to anybody else meanwhile: restart the store and this engine"
+            )
+        self._offload_tasks.forget_results()
+        self._loads.clear()
+        self.layer_done_counter.reset()
 
-    def finish_layer_wise_loading(self, counter_index: int) -> bool:
-        """Wait for a batch of loads; False when one of its objects could not be read."""
-        landed = bool(super().finish_layer_wise_loading(counter_index))
-        for pool, objects, size in self._loading.pop(counter_index, []):
-            if landed:
-                self.metrics.read(pool, objects=objects, size=size)
-        return landed
+    def _quiesce(self, seconds: float) -> bool:
+        self._offload_tasks.cancel_waiting()
+        end = time.monotonic() + seconds
+        idle = self._load_tasks.wait_until_idle(seconds)
+        return self._offload_tasks.wait_until_idle(max(0.0, end - time.monotonic())) and idle
 
-    def _run_offload(self, tasks: Any) -> bool:
-        stored = bool(super()._run_offload(tasks))
-        if stored:
-            for pool, objects, size in self._storing:
-                self.metrics.stored(pool, objects=objects, size=size)
-        return stored
+    def close(self) -> None:
+        """End the threads and release the store's view of our memory. Takes 3 x ``CLOSE_SECONDS`` at most."""
+        if self._closed:
+            return
+        self._closed = True
+        self._heartbeat.stop()
+        quiet = self._quiesce(CLOSE_SECONDS)
+        quiet = quiet and self._load_tasks.stop(1.0) and self._offload_tasks.stop(1.0)
+        # Releasing asks the store, too; a frozen one must not keep the engine from ending.
+        if not quiet or not run_bounded(self._release, CLOSE_SECONDS, "umbra-close"):
+            logger.warning("the store does not answer; the engine ends without taking leave of it")
+
+    def _release(self) -> None:
+        if self._standalone_process_mode and self._registered:
+            self.storage.client.deregister_memory(self._registered[0][0])  # one call releases all buffers
+        self.storage.close()
+
+
+def _object_names(entry: Any) -> tuple[str, ...]:
+    if type(entry) is not DevicePoolEntry:
+        raise LinkerRefusedError(
+            f"the Umbra linker refuses to start: pool {entry.name.value} is a {type(entry).__name__}, and only "
+            f"{DevicePoolEntry.__name__} was tested"
+        )
+    return object_names(entry.name.value, len(entry.components), packed=entry.packed)
 
 
 def _installed_version(distribution: str) -> str | None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from .planning import MissReason
+from .settings import Settings
+from .store import Operation
 from .tree_core import TreeCore
 
 
@@ -31,11 +34,12 @@ class Metric:
     help: str
     unit: str
     labels: tuple[str, ...] = ("rank",)
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, in its unit."""
 
 
-# From a healthy lookup (tenths of a millisecond) to a scheduler that waits for a store which does not answer.
-LOOKUP_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-"""Upper bounds of ``umbra_linker_lookup_seconds``, in seconds."""
+LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+"""Seconds, from a healthy call (tenths of a millisecond) to one into a store that does not answer."""
 
 _PER_POOL = ("rank", "pool")
 
@@ -43,16 +47,50 @@ METRICS = (
     Metric("umbra_linker_lookups_total", Kind.COUNTER, "Prefix lookups sent to the store.", "lookups"),
     Metric("umbra_linker_lookup_pages_total", Kind.COUNTER, "Pages that lookups asked for.", "pages"),
     Metric("umbra_linker_hit_pages_total", Kind.COUNTER, "Pages of the longest restorable prefix found.", "pages"),
-    Metric("umbra_linker_lookup_seconds", Kind.HISTOGRAM, "Time the scheduler waited for one lookup.", "seconds"),
+    Metric("umbra_linker_hit_tokens_total", Kind.COUNTER, "Tokens of the longest restorable prefix found.", "tokens"),
+    Metric("umbra_linker_hit_objects_total", Kind.COUNTER, "Objects that prefix consists of.", "objects", _PER_POOL),
+    Metric(
+        "umbra_linker_missed_pages_total", Kind.COUNTER, "Pages beyond that prefix, by what ended it.", "pages",
+        ("rank", "reason"),
+    ),
+    Metric(
+        "umbra_linker_lookup_seconds", Kind.HISTOGRAM, "Time the scheduler waited for one lookup.", "seconds",
+        buckets=LATENCIES,
+    ),
     Metric("umbra_linker_loads_total", Kind.COUNTER, "Requests whose cache was loaded from the store.", "requests"),
     Metric("umbra_linker_failed_loads_total", Kind.COUNTER, "Requests aborted because a load failed.", "requests"),
+    Metric(
+        "umbra_linker_load_seconds", Kind.HISTOGRAM, "Time from the start of a batch of loads to its last layer.",
+        "seconds", buckets=LATENCIES,
+    ),
     Metric("umbra_linker_offloads_total", Kind.COUNTER, "Tree nodes that all ranks stored.", "nodes"),
     Metric("umbra_linker_failed_offloads_total", Kind.COUNTER, "Tree nodes that some rank could not store.", "nodes"),
+    Metric(
+        "umbra_linker_offload_seconds", Kind.HISTOGRAM, "Time this rank took for a batch of nodes, without waiting.",
+        "seconds", buckets=LATENCIES,
+    ),
     Metric("umbra_linker_offload_queue_depth", Kind.GAUGE, "Nodes being stored; each holds a tree lock.", "nodes"),
+    Metric(
+        "umbra_linker_offload_oldest_seconds", Kind.GAUGE, "Age of the oldest node that this rank has not stored yet.",
+        "seconds",
+    ),
     Metric("umbra_linker_stored_objects_total", Kind.COUNTER, "Objects this rank wrote.", "objects", _PER_POOL),
     Metric("umbra_linker_stored_bytes_total", Kind.COUNTER, "Bytes this rank wrote.", "bytes", _PER_POOL),
     Metric("umbra_linker_read_objects_total", Kind.COUNTER, "Objects this rank restored.", "objects", _PER_POOL),
     Metric("umbra_linker_read_bytes_total", Kind.COUNTER, "Bytes this rank restored.", "bytes", _PER_POOL),
+    Metric(
+        "umbra_linker_call_seconds", Kind.HISTOGRAM, "Time of one call to the store.", "seconds", ("rank", "op"),
+        LATENCIES,
+    ),
+    Metric(
+        "umbra_linker_oldest_call_seconds", Kind.GAUGE,
+        "Age of the oldest call that the store has not answered; written by a thread that no call can block.",
+        "seconds",
+    ),
+    Metric(
+        "umbra_linker_policy", Kind.GAUGE, "The numeric settings in force, one series each.", "",
+        ("rank", "setting"),
+    ),
     Metric(
         "umbra_linker_info", Kind.GAUGE, "Always 1; the labels say how this rank names its objects.", "",
         ("rank", "version", "key_layout", "kv_suffix", "tag"),
@@ -65,13 +103,14 @@ METRICS = (
 
 
 class LinkerMetrics:
-    """Records one rank's metrics. Every method is cheap and never raises on valid arguments."""
+    """Records one rank's metrics, from any thread. Every method is cheap and never raises on valid arguments."""
 
     def __init__(self, rank: int, *, registry: Any = None) -> None:
         """Create the metrics with their ``rank`` label; call it once per process and registry."""
         import prometheus_client
 
         self._rank = str(rank)
+        self._series: dict[tuple[str, ...], Any] = {}
         options: dict[str, Any] = {} if registry is None else {"registry": registry}
         self._metrics: dict[str, Any] = {}
         for metric in METRICS:
@@ -84,32 +123,63 @@ class LinkerMetrics:
                 )
             else:
                 made = prometheus_client.Histogram(
-                    metric.name, metric.help, metric.labels, buckets=LOOKUP_BUCKETS, **options
+                    metric.name, metric.help, metric.labels, buckets=metric.buckets, **options
                 )
             self._metrics[metric.name] = made
             if metric.labels == ("rank",):
-                made.labels(self._rank)  # so that the series exists, at zero, from the start
+                self._of(metric.name)  # so that the series exists, at zero, from the start
+        for reason in MissReason:
+            self._of("umbra_linker_missed_pages_total", reason)
+        for operation in Operation:
+            self._of("umbra_linker_call_seconds", operation)
 
-    def lookup(self, *, seconds: float, pages: int, hit_pages: int) -> None:
-        """Record a lookup of ``pages`` pages that found ``hit_pages``."""
+    def lookup(
+        self, *, seconds: float, pages: int, hit_pages: int, hit_tokens: int, hit_objects: Mapping[str, int]
+    ) -> None:
+        """Record a lookup of ``pages`` pages that found ``hit_pages``; ``hit_objects`` by pool."""
         self._count("umbra_linker_lookups_total", 1)
         self._count("umbra_linker_lookup_pages_total", pages)
-        self._count("umbra_linker_hit_pages_total", hit_pages)
-        self._metrics["umbra_linker_lookup_seconds"].labels(self._rank).observe(seconds)
+        self._of("umbra_linker_lookup_seconds").observe(seconds)
+        if hit_pages:
+            self._count("umbra_linker_hit_pages_total", hit_pages)
+            self._count("umbra_linker_hit_tokens_total", hit_tokens)
+            for pool, objects in hit_objects.items():
+                self._count("umbra_linker_hit_objects_total", objects, pool)
+
+    def missed(self, pages: int, reason: MissReason) -> None:
+        """Record the pages beyond the prefix that a lookup found."""
+        self._count("umbra_linker_missed_pages_total", pages, reason)
 
     def loads(self, requests: int, *, failed: int) -> None:
         """Record a batch of requests that loaded, of which ``failed`` were aborted."""
         self._count("umbra_linker_loads_total", requests - failed)
         self._count("umbra_linker_failed_loads_total", failed)
 
+    def load_ended(self, seconds: float) -> None:
+        """Record how long a batch of loads took on this rank."""
+        self._of("umbra_linker_load_seconds").observe(seconds)
+
     def offloads(self, nodes: int, *, failed: int) -> None:
         """Record nodes whose offload ended on all ranks, of which ``failed`` did not land everywhere."""
         self._count("umbra_linker_offloads_total", nodes - failed)
         self._count("umbra_linker_failed_offloads_total", failed)
 
+    def offload_ended(self, seconds: float) -> None:
+        """Record how long a batch of nodes took on this rank."""
+        self._of("umbra_linker_offload_seconds").observe(seconds)
+
     def queue_depth(self, nodes: int) -> None:
         """Record how many nodes wait for their offload."""
-        self._metrics["umbra_linker_offload_queue_depth"].labels(self._rank).set(nodes)
+        self._of("umbra_linker_offload_queue_depth").set(nodes)
+
+    def ages(self, *, oldest_call: float, oldest_offload: float) -> None:
+        """Record, in seconds, how old the oldest unanswered call and the oldest unfinished offload are."""
+        self._of("umbra_linker_oldest_call_seconds").set(oldest_call)
+        self._of("umbra_linker_offload_oldest_seconds").set(oldest_offload)
+
+    def call(self, operation: Operation, seconds: float) -> None:
+        """Record one answered call to the store."""
+        self._of("umbra_linker_call_seconds", operation).observe(seconds)
 
     def stored(self, pool: str, *, objects: int, size: int) -> None:
         """Record ``objects`` objects of ``size`` bytes together, written by this rank."""
@@ -121,14 +191,27 @@ class LinkerMetrics:
         self._count("umbra_linker_read_objects_total", objects, pool)
         self._count("umbra_linker_read_bytes_total", size, pool)
 
+    def settings(self, settings: Settings) -> None:
+        """Publish the settings in force."""
+        for name, value in settings.to_mapping().items():
+            if isinstance(value, int):
+                self._of("umbra_linker_policy", name).set(value)
+
     def info(self, labels: Mapping[str, str]) -> None:
         """Publish what this rank is; ``labels`` without the rank."""
         self._metrics["umbra_linker_info"].labels(rank=self._rank, **labels).set(1)
 
     def tree_core(self, settled: TreeCore) -> None:
         """Publish the tree core that the ranks settled on."""
-        labels = {"core": settled.core, "chosen": settled.chosen, "agreement": str(settled.agreement)}
-        self._metrics["umbra_tree_core_info"].labels(rank=self._rank, **labels).set(1)
+        self._of("umbra_tree_core_info", settled.core, settled.chosen, settled.agreement).set(1)
+
+    def _of(self, name: str, *labels: str) -> Any:
+        """Return the series of this rank; finding it anew would cost more than counting."""
+        key = (name, *labels)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = self._metrics[name].labels(self._rank, *map(str, labels))
+        return series
 
     def _count(self, name: str, amount: float, *labels: str) -> None:
-        self._metrics[name].labels(self._rank, *labels).inc(amount)
+        self._of(name, *labels).inc(amount)

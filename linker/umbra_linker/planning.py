@@ -1,13 +1,14 @@
-"""Which pages a rank writes when all ranks hold the same bytes. Pure.
+"""What a rank writes, and what a lookup missed. Pure.
 
-Each page is written by exactly one rank, chosen from its key alone: ranks need no message to agree, and the work splits
-evenly. Reading is not split: every rank needs every page.
+Of pages that all ranks hold, each is written by exactly one rank, chosen from its key alone: ranks need no message to
+agree, and the work splits evenly. Reading is not split: every rank needs every page.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from enum import StrEnum
 
 
 def stripe_owner(key: str, ranks: int) -> int:
@@ -30,3 +31,31 @@ def owned_pages(keys: Sequence[str], *, per_page: int, rank: int, ranks: int) ->
     if per_page < 1 or len(keys) % per_page:
         raise ValueError(f"{len(keys)} object keys are not a whole number of pages of {per_page} objects")
     return [page for page in range(len(keys) // per_page) if stripe_owner(keys[page * per_page], ranks) == rank]
+
+
+class MissReason(StrEnum):
+    """Why a lookup ended where it did; the label ``reason`` of the missed pages."""
+
+    NEVER_STORED = "never_stored"
+    """The first missing page was not stored by this engine as far as it remembers."""
+    EVICTED_RECENTLY = "evicted_recently"
+    """The first missing page was stored by this engine, and the store has it no more."""
+    NO_CHECKPOINT = "no_checkpoint"
+    """The KV pages are there, but no checkpoint at their end: a prefix ends where all its pools do."""
+    ERROR = "error"
+    """The store gave no usable answer."""
+
+
+def miss_reason(pages: Sequence[str], kv_present: Sequence[bool], hit: int, recent: Container[str]) -> MissReason:
+    """Say why the restorable prefix has ``hit`` pages and not more.
+
+    Args:
+        pages: hashes of the pages asked for; ``hit`` is less than their number.
+        kv_present: which KV pages exist, for a first part of ``pages`` or all.
+        hit: pages of the restorable prefix.
+        recent: hashes of pages that this engine stored lately.
+    """
+    missing = next((page for page, present in enumerate(kv_present) if not present), None)
+    if missing is None or missing > hit:
+        return MissReason.NO_CHECKPOINT
+    return MissReason.EVICTED_RECENTLY if pages[missing] in recent else MissReason.NEVER_STORED

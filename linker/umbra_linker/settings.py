@@ -26,11 +26,21 @@ class KeyLayout(StrEnum):
     """SGLang's own naming: every rank stores its own copy."""
 
 
+MOST_CALLS = 32
+"""Upper bound of ``rpc_parallelism``: a store answers with at most 32 threads, and every rank has its own calls."""
+MOST_PAGES = 65536
+"""Upper bound of ``chunk_pages``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an operator may choose about the linker. Immutable; all fields have safe defaults."""
 
     key_layout: KeyLayout = KeyLayout.AUTO
+    rpc_parallelism: int = 4
+    """Calls to the store at the same time, for each of lookups, loads and offloads of a rank; 1 to ``MOST_CALLS``."""
+    chunk_pages: int = 1024
+    """Pages that one call carries at most; 1 to ``MOST_PAGES``. A page is never spread over two calls."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
@@ -45,19 +55,33 @@ class Settings:
                 f"unknown linker setting {', '.join(map(repr, unknown))}: "
                 f"use {', '.join(_FIELDS)}, or remove it from linker_extra_config.{SECTION}"
             )
-        raw = mapping.get("keyLayout", KeyLayout.AUTO)
-        try:
-            layout = KeyLayout(raw) if isinstance(raw, str) else None
-        except ValueError:
-            layout = None
-        if layout is None:
-            allowed = " or ".join(repr(str(choice)) for choice in KeyLayout)
-            raise SettingsError(f"linker setting 'keyLayout' is {raw!r}: set it to {allowed}")
-        return cls(key_layout=layout)
+        given = cls().to_mapping() | dict(mapping)
+        return cls(
+            key_layout=_key_layout(given["keyLayout"]),
+            rpc_parallelism=_whole("rpcParallelism", given["rpcParallelism"], MOST_CALLS),
+            chunk_pages=_whole("chunkPages", given["chunkPages"], MOST_PAGES),
+        )
 
     def to_mapping(self) -> dict[str, object]:
         """Return the JSON form; ``from_mapping`` of it gives an equal object."""
-        return {"keyLayout": str(self.key_layout)}
+        return {
+            "keyLayout": str(self.key_layout),
+            "rpcParallelism": self.rpc_parallelism,
+            "chunkPages": self.chunk_pages,
+        }
 
 
-_FIELDS = ("keyLayout",)
+_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages")
+
+
+def _key_layout(raw: object) -> KeyLayout:
+    if isinstance(raw, str) and raw in [str(choice) for choice in KeyLayout]:
+        return KeyLayout(raw)
+    allowed = " or ".join(repr(str(choice)) for choice in KeyLayout)
+    raise SettingsError(f"linker setting 'keyLayout' is {raw!r}: set it to {allowed}")
+
+
+def _whole(name: str, raw: object, most: int) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool) and 1 <= raw <= most:
+        return raw
+    raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to a whole number from 1 to {most}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cpuengine.launcher import ForkLauncher, Launch
+from cpuengine.launcher import Engine, ForkLauncher, Launch
 from cpuengine.processes import wait_for
 from cpuengine.store import Store
 from engine_fixtures import linker_arguments
@@ -54,3 +58,44 @@ def test_an_object_lost_before_its_load_ends_that_request_only(
     assert "External KV cache load failed" in refused.value.read().decode()
     assert len(other.logprobs) == 4
     assert (failed, loaded) == (1, 0)
+
+
+def test_a_frozen_store_blocks_neither_flush_nor_metrics(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store
+) -> None:
+    engine = fork_launcher.launch(Launch(linker_arguments(store.address), path=kit_path), "frozen-store")
+    client = engine.client
+    short = prompt(40, seed=6)  # less than a page: the scheduler asks the store nothing about it
+    client.generate(short)
+    text = prompt(80, seed=7)
+    _freeze_before_offload(engine, store, text)
+    try:
+        wait_for(lambda: total(client, "umbra_linker_oldest_call_seconds") > 1, 20.0, "no age of a call was seen")
+        begin = time.monotonic()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            client.flush()
+        waited = time.monotonic() - begin
+        pending = total(client, "umbra_linker_offload_queue_depth")
+        age = total(client, "umbra_linker_offload_oldest_seconds")
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+    wait_until_stored(client, kv_objects=80 // PAGE)
+    client.flush()
+    restored = client.generate([*text, 9])
+    engine.stop()
+
+    assert refused.value.code == 400
+    assert waited < 5
+    assert pending == 1
+    assert age > 1
+    assert restored.host == 80 // PAGE * PAGE
+
+
+def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> None:
+    """Stop the store while the engine computes ``text``: after its lookup, before its page is stored."""
+    before = total(engine.client, "umbra_linker_lookups_total")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(engine.client.generate, text, 48)
+        wait_for(lambda: total(engine.client, "umbra_linker_lookups_total") > before, 20.0, "no lookup", every=0.01)
+        os.kill(store.process.pid, signal.SIGSTOP)
+        answer.result()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_linker.keys import KeyScheme, RankPosition, geometry_digest, key_scheme
+from umbra_linker.keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
 from umbra_linker.settings import KeyLayout
 
 POOLS = ("kv", "mamba", "draft")
@@ -119,3 +119,31 @@ def test_the_start_up_line() -> None:
         "key layout: kv cp0_pp0 (one copy for all tensor ranks), other pools tp3_cp0_pp0, "
         f"tag umbra1-once-{GEOMETRY}, rank 3 of 8"
     )
+
+
+@pytest.mark.parametrize(
+    ("pool", "components", "packed", "names"),
+    [
+        ("kv", 1, True, ("kv",)),
+        ("draft", 2, True, ("draft",)),
+        ("kv", 2, False, ("kv_k", "kv_v")),
+        ("mamba", 2, True, ("temporal",)),
+    ],
+)
+def test_names_are_spelt_as_sglang_does(pool: str, components: int, packed: bool, names: tuple[str, ...]) -> None:
+    assert object_names(pool, components, packed=packed) == names
+
+
+@pytest.mark.parametrize(("pool", "components"), [("kv", 3), ("mamba", 2)])
+def test_a_layout_without_names_is_refused(pool: str, components: int) -> None:
+    with pytest.raises(ValueError, match=f"pool {pool} has {components} objects a page"):
+        object_names(pool, components, packed=False)
+
+
+def test_keys_come_page_by_page() -> None:
+    assert object_keys("tag_model", ["p", "q"], "cp0_pp0", ("kv_k", "kv_v")) == [
+        "tag_model_p_cp0_pp0_kv_k",
+        "tag_model_p_cp0_pp0_kv_v",
+        "tag_model_q_cp0_pp0_kv_k",
+        "tag_model_q_cp0_pp0_kv_v",
+    ]

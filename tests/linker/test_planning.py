@@ -1,10 +1,10 @@
-"""Every page is written by exactly one rank, and by the same one whoever asks."""
+"""Every page is written by exactly one rank, by the same one whoever asks; and why a lookup ended where it did."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_linker.planning import owned_pages, stripe_owner
+from umbra_linker.planning import MissReason, miss_reason, owned_pages, stripe_owner
 
 PAGES = st.lists(st.text(min_size=1, max_size=20), max_size=40)
 
@@ -39,3 +39,17 @@ def test_eight_ranks_share_the_work_evenly() -> None:
 def test_part_of_a_page_is_refused() -> None:
     with pytest.raises(ValueError, match="3 object keys are not a whole number of pages of 2 objects"):
         owned_pages(["a", "b", "c"], per_page=2, rank=0, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("present", "hit", "reason"),
+    [
+        ([True, False], 1, MissReason.NEVER_STORED),
+        ([True, True, False], 2, MissReason.EVICTED_RECENTLY),
+        ([False], 0, MissReason.NEVER_STORED),
+        ([True, True, True, False], 2, MissReason.NO_CHECKPOINT),
+        ([True] * 4, 0, MissReason.NO_CHECKPOINT),
+    ],
+)
+def test_why_a_prefix_is_not_longer(present: list[bool], hit: int, reason: MissReason) -> None:
+    assert miss_reason(["a", "b", "c", "d"], present, hit, {"c"}) == reason

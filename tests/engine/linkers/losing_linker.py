@@ -23,4 +23,4 @@ class LosingLinker(UmbraLinker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.storage.client = _LosingClient(self.storage.client)
+        self.store.client = _LosingClient(self.store.client)

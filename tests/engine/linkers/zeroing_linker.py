@@ -28,4 +28,4 @@ class ZeroingLinker(UmbraLinker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.storage.client = _ZeroingClient(self.storage.client)
+        self.store.client = _ZeroingClient(self.store.client)

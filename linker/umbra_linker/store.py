@@ -1,0 +1,112 @@
+"""What the linker asks of the store, and the mori client that answers.
+
+A call names whole objects: an object's ranges are never spread over two calls, because the store checks that a write
+covers its object exactly. Answers come back in the order of the keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Protocol
+
+Ranges = Sequence[Sequence[int]]
+"""Per object, one number for each of its ranges: addresses, lengths in bytes, or offsets inside the object."""
+
+
+class StoreError(RuntimeError):
+    """The store answered something that cannot be an answer; nothing may be concluded from it."""
+
+
+class Operation(StrEnum):
+    """A kind of call to the store; the label ``op`` of the metrics."""
+
+    EXISTS = "exists"
+    READ = "read"
+    WRITE = "write"
+
+
+class Store(Protocol):
+    """A store of named objects. Every method may be called from several threads, and blocks without a bound."""
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """Return for each key whether the store has the object now."""
+
+    def read(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
+        """Copy ranges of each object to memory; False where the object is gone or could not be read.
+
+        Memory behind a False may hold anything.
+        """
+
+    def write(
+        self, keys: Sequence[str], sizes: Sequence[int], pointers: Ranges, lengths: Ranges, offsets: Ranges
+    ) -> list[bool]:
+        """Store each object of ``sizes`` bytes from memory; True where the store has it afterwards."""
+
+
+class CallClock:
+    """Which calls are under way. Read it from another thread: a call that never returns stays visible."""
+
+    def __init__(
+        self, observe: Callable[[Operation, float], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``observe`` gets the seconds of each call that ended."""
+        self._observe = observe
+        self._clock = clock
+        self._tickets = itertools.count()
+        self._running: dict[int, float] = {}
+
+    @contextmanager
+    def running(self, operation: Operation) -> Iterator[None]:
+        """Count the block as one call."""
+        ticket, begin = next(self._tickets), self._clock()
+        self._running[ticket] = begin
+        try:
+            yield
+        finally:
+            del self._running[ticket]
+            self._observe(operation, self._clock() - begin)
+
+    def oldest_seconds(self) -> float:
+        """Return for how long the oldest call has been under way; 0 without any."""
+        begun = list(self._running.values())
+        return max(0.0, self._clock() - min(begun)) if begun else 0.0
+
+
+class MoriStore:
+    """The store behind a mori client with ranged I/O. The client releases the GIL during each call."""
+
+    def __init__(self, client: Any, calls: CallClock) -> None:
+        """``client`` is connected and has every buffer registered; it may be exchanged between calls."""
+        self.client = client
+        self._calls = calls
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """See ``Store.exists``."""
+        with self._calls.running(Operation.EXISTS):
+            answers = self.client.batch_exists(list(keys))
+        return _one_each(answers, keys, Operation.EXISTS)
+
+    def read(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
+        """See ``Store.read``."""
+        with self._calls.running(Operation.READ):
+            answers = self.client.batch_get_ranges_into_ptr(keys, pointers, lengths, offsets)
+        return _one_each(answers, keys, Operation.READ)
+
+    def write(
+        self, keys: Sequence[str], sizes: Sequence[int], pointers: Ranges, lengths: Ranges, offsets: Ranges
+    ) -> list[bool]:
+        """See ``Store.write``."""
+        with self._calls.running(Operation.WRITE):
+            answers = self.client.batch_put_ranges_from_ptr(keys, sizes, pointers, lengths, offsets)
+        return _one_each(answers, keys, Operation.WRITE)
+
+
+def _one_each(answers: Any, keys: Sequence[str], operation: Operation) -> list[bool]:
+    checked = [bool(answer) for answer in answers]
+    if len(checked) != len(keys):
+        raise StoreError(f"the store gave {len(checked)} answers to {operation} of {len(keys)} objects")
+    return checked
