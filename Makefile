@@ -3,10 +3,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-CACHE := $(or $(UMBRA_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/umbra)
 PYTHON ?= python3
+CACHE := $(shell PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
+ifeq ($(CACHE),)
+$(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
+endif
 VENV := $(CACHE)/venv/$(shell cat requirements/dev.txt | sha256sum | cut -c1-16)
 BIN := $(VENV)/bin
+# Absolute, because what make starts runs elsewhere.
+export UMBRA_CACHE := $(CACHE)
 export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:tests/bench:images
 export MYPYPATH := operator:linker
 
@@ -39,6 +44,7 @@ venv: $(VENV)/done ## Installs the development tools outside the repository
 	@echo $(VENV)
 
 $(VENV)/done: requirements/dev.txt | python
+	@$(PYTHON) -m umbra_images.cachefolder --writable >/dev/null
 	@echo "installing the development tools into $(VENV)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)

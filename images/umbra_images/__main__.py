@@ -4,10 +4,10 @@ Push one with any OCI tool, for example `skopeo copy oci-archive:dist/operator.t
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
+from .cachefolder import CacheError, writable
 from .definitions import REGISTRY, Builder
 from .errors import ImageError
 
@@ -19,16 +19,15 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("dist"), help="folder for <image>.tar")
     parser.add_argument("--registry", default=REGISTRY, help="registry and path in front of the image name")
     arguments = parser.parse_args()
-    base = os.environ.get("UMBRA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umbra"
-    builder = Builder(Path(base) / "layers", arguments.registry)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     try:
+        builder = Builder(writable() / "layers", arguments.registry)
+        arguments.output.mkdir(parents=True, exist_ok=True)
         for name in arguments.images:
             image = builder.operator() if name == "operator" else builder.kit()
             with (arguments.output / f"{name}.tar").open("wb") as out:
                 image.write(out)
             print(image.pinned)
-    except ImageError as problem:
+    except (ImageError, CacheError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     return 0

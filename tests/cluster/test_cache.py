@@ -1,10 +1,18 @@
 """Cache folders are keyed by content and complete only when their build ended."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from localcluster import cache
+from cpuengine import packages
+from localcluster import cache, images
+from product import ROOT
+from umbra_images import cachefolder
+from umbra_images.cachefolder import CacheError
 
 
 def test_key_changes_with_content_and_with_the_border_between_parts(tmp_path: Path) -> None:
@@ -41,6 +49,86 @@ def test_a_complete_folder_is_not_built_again(tmp_path: Path) -> None:
 def test_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("UMBRA_CACHE", raising=False)
-    assert cache.root() == tmp_path / "umbra"
+    assert cachefolder.root() == tmp_path / "umbra"
     monkeypatch.setenv("UMBRA_CACHE", "/elsewhere")
-    assert cache.root() == Path("/elsewhere")
+    assert cachefolder.root() == Path("/elsewhere")
+
+
+def test_relative_paths_homes_and_links_are_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "link").symlink_to("real")
+    for value, found in (("here", "here"), ("~/there", "there"), ("link", "real")):
+        monkeypatch.setenv("UMBRA_CACHE", value)
+        assert cachefolder.root() == tmp_path / found
+
+
+@pytest.mark.parametrize("value", ["/with space", "/line\nbreak", "~no-such-user-here/cache"])
+def test_a_path_that_make_cannot_handle_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", value)
+    with pytest.raises(CacheError, match=r"point UMBRA_CACHE at|correct it"):
+        cachefolder.root()
+
+
+@pytest.mark.parametrize("value", ["/proc/umbra", "{file}/umbra"])
+def test_a_folder_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("UMBRA_CACHE", value.format(file=tmp_path / "file"))
+    with pytest.raises(CacheError, match=r"cannot be written \(.*\): point UMBRA_CACHE at a folder of yours"):
+        cachefolder.writable()
+
+
+def test_make_and_every_package_use_the_same_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UMBRA_CACHE", "here")
+    made = subprocess.run(
+        ["make", "-f", ROOT / "Makefile", "-C", ROOT, "-pn", "help"],
+        env={**os.environ, "UMBRA_CACHE": str(tmp_path / "here" / ".." / "here")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"\nCACHE := {tmp_path}/here\n" in made.stdout
+    assert packages.uv_environment()["UV_CACHE_DIR"] == f"{tmp_path}/here/uv"
+    assert images.layers() == tmp_path / "here" / "layers"
+
+
+def test_whoever_waits_says_for_what_and_who_has_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with cachefolder.locked(tmp_path / "lock", "the house", 1):
+        held = rf"process {os.getpid()} \(.*\)"
+        with (
+            pytest.raises(CacheError, match=rf"{held} has the house for more than 0 s"),
+            cachefolder.locked(tmp_path / "lock", "the house", 0.3),
+        ):
+            pass
+    assert re.search(rf"waiting for the house, which {held} has", capfd.readouterr().err)
+    with cachefolder.locked(tmp_path / "lock", "the house", 1):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def test_a_wait_ends_when_it_is_abandoned() -> None:
+    # In a process of its own: no later test could wait.
+    script = (
+        "import sys, tempfile, threading\n"
+        "from pathlib import Path\n"
+        "from umbra_images.cachefolder import CacheError, abandon, locked\n"
+        "path = Path(tempfile.mkdtemp()) / 'lock'\n"
+        "threading.Timer(0.3, abandon).start()\n"
+        "try:\n"
+        "    with locked(path, 'it', 1), locked(path, 'it', 60):\n"
+        "        pass\n"
+        "except CacheError as error:\n"
+        "    print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "images")}
+    result = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert result.stdout.strip() == "The wait for it was given up."
+
+
+def test_a_duration_that_cannot_be_kept_harms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", "/proc/umbra")
+    cache.remember_duration("step", 1.0)
+    assert cache.last_duration("step") is None

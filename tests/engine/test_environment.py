@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cpuengine import EngineEnvironmentError, cache, debian, packages, sharedlib
+from cpuengine import EngineEnvironmentError, cache, debian, environment, packages, sharedlib
 from cpuengine.processes import session_members, start, stop_session, wait_for
 
 CLOSED_PORT = "http://127.0.0.1:9"
@@ -44,6 +46,40 @@ def test_the_registry_is_unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(EngineEnvironmentError, match=r"cannot install mori.txt; is the Python package registry reach"):
         packages.install_locked(Path(sys.executable), cache.MORI_LOCK, "--target", tmp_path / "target")
+
+
+def test_the_last_used_builds_stay_and_so_does_one_that_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    builds = [tmp_path / f"{number:016x}" for number in range(cache.KEPT + 3)]
+    for age, build in enumerate(builds[:-1]):
+        build.mkdir()
+        (build / cache.DONE).touch()
+        os.utime(build / cache.DONE, (1000 - age, 1000 - age))
+    builds[-1].mkdir()  # half-made
+    (tmp_path / "uv").mkdir()
+    used = builds[cache.KEPT]
+    shutil.copy("/bin/sleep", used / "sleep")
+    with subprocess.Popen([used / "sleep", "60"]) as running:
+        wait_for(lambda: cache._in_use(used), 5.0, "the program did not start")
+        assert sorted(cache.remove_old(tmp_path)) == builds[cache.KEPT + 1 :]
+        running.kill()
+    assert {path.name for path in tmp_path.iterdir()} == {"uv", *(path.name for path in builds[: cache.KEPT + 1])}
+
+
+def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", CLOSED_PORT)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(EngineEnvironmentError, match=r"cannot install engine.txt"):
+        environment()
+    assert [path.name for path in (tmp_path / "engine").iterdir() if re.fullmatch("[0-9a-f]{16}", path.name)] == []
+
+
+def test_a_command_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "RUN_SECONDS", 0.1)
+    with pytest.raises(EngineEnvironmentError, match=r"cannot rest: sleep did not end within .* minutes"):
+        packages.run(["sleep", "60"], problem="cannot rest")
 
 
 def test_scripts_that_only_run_engines_do_not_change_the_key() -> None:

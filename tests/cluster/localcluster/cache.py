@@ -1,22 +1,22 @@
 """Folders under the cache root: keyed by their inputs, complete only when their `done` file exists."""
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from umbra_images.cachefolder import CacheError, locked, root, writable
 
-def root() -> Path:
-    """The cache root: `UMBRA_CACHE`, else `$XDG_CACHE_HOME/umbra`, else `~/.cache/umbra`."""
-    if chosen := os.environ.get("UMBRA_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "umbra"
+__all__ = [
+    "build", "complete", "key", "last_duration", "locked", "remember_duration", "root", "writable", "write"
+]  # fmt: skip
+
+# The longest build takes about 10 minutes on two idle cores.
+BUILD_SECONDS = 3600.0
 
 
 def key(*parts: Path | str | bytes) -> str:
@@ -41,12 +41,12 @@ def build(folder: Path, make: Callable[[Path], None]) -> Path:
     """Make `folder` with `make(temporary folder)` unless it is complete; return it.
 
     The `done` file is written last and the folder is renamed into place, so an interrupted build is never
-    mistaken for a whole one. Two processes that want the same folder wait for each other.
+    mistaken for a whole one. Two processes that want the same folder wait for each other, up to an hour.
     """
     if complete(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent / f".{folder.name}.lock"):
+    with locked(folder.parent / f".{folder.name}.lock", f"the build of {folder.name}", BUILD_SECONDS):
         if complete(folder):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
@@ -59,15 +59,6 @@ def build(folder: Path, make: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; the system drops it when the process ends, however it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:
@@ -91,8 +82,8 @@ def last_duration(step: str) -> float | None:
 
 
 def remember_duration(step: str, seconds: float) -> None:
-    """Keep how long `step` took, for the next run's progress line."""
-    with locked(root() / ".durations.lock"):
+    """Keep how long `step` took, for the next run's progress line, if that can be written."""
+    with suppress(OSError, CacheError), locked(root() / ".durations.lock", "the list of durations", 5.0):
         durations = {**_durations(), step: round(seconds, 1)}
         write(root() / "durations.json", json.dumps(durations, indent=1, sort_keys=True))
 

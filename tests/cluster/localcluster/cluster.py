@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from .state import State
 from .teardown import clear
 
 START_SECONDS = 90.0
+# `up` and `down` of one cluster wait for each other: longer than a start or an end takes on a busy machine.
+LOCK_SECONDS = 600.0
 NODE, API_ONLY = "node", "api-only"
 # Inside its own namespace nobody competes for ports.
 _PORTS = components.Ports(api=6443, etcd=2379, etcd_peer=2380, controller_manager=10257, scheduler=10259)
@@ -105,7 +108,8 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
         machine.check(where.directory, progress)
     binaries = toolchain.kubernetes(progress, node=not api_only)
     start = _control_plane_only if api_only else _control_plane_and_node
-    with cache.locked(where.lock):
+    cache.writable()
+    with _locked(where):
         state = State.load(where.state)
         if _usable(where, state, API_ONLY if api_only else NODE):
             return start(where, state, binaries)
@@ -123,12 +127,16 @@ def down(progress: Progress, name: str | None = None) -> None:
     where = layout(name)
     if os.geteuid() != 0 and (network.exists(where.namespace) or not os.access(where.directory.parent, os.W_OK)):
         raise ClusterError("The cluster was started by root: run `down` as root.")
-    with cache.locked(where.lock):
+    with _locked(where):
         if not _left(where):
             progress.note("nothing to remove")
             return
         with progress.step("cluster-down", "removing the cluster"):
             clear(where)
+
+
+def _locked(where: Layout) -> AbstractContextManager[None]:
+    return cache.locked(where.lock, f"the cluster {where.name}", LOCK_SECONDS)
 
 
 def _left(where: Layout) -> bool:

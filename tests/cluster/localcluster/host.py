@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import subprocess
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -71,9 +71,13 @@ def _file() -> Path:
     return cache.root() / "host" / "host.json"
 
 
+def _locked() -> AbstractContextManager[None]:
+    return cache.locked(_file().with_name("lock"), "the record of the machine", 60.0)
+
+
 def claim(owner: str) -> None:
     """Remember the machine as it is now, unless another cluster runs and has done so."""
-    with cache.locked(_file().with_name("lock")):
+    with _locked():
         record = _Record.load()
         if not record.owners:
             record.sysctls = {name: value for name in SYSCTLS if (value := sysctl(name)) is not None}
@@ -85,7 +89,7 @@ def claim(owner: str) -> None:
 
 def release(owner: str) -> None:
     """Put back what the record holds when no other cluster needs the machine changed. Idempotent."""
-    with cache.locked(_file().with_name("lock")):
+    with _locked():
         record = _Record.load()
         if owner not in record.owners:
             return

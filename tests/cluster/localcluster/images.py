@@ -1,26 +1,22 @@
 """Images of the local cluster: two tiny ones of its own, the product's from `images/`, and how they get in."""
 
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from umbra_images import oci
+from umbra_images.definitions import Builder
+from umbra_images.errors import ImageError
+from umbra_images.oci import Image
 
 from . import cache
 from .errors import ClusterError
 from .layout import Layout
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-# The product's image builder is no part of any installed package.
-sys.path.append(str(REPOSITORY / "images"))
-
-from umbra_images import oci  # noqa: E402
-from umbra_images.definitions import Builder  # noqa: E402
-from umbra_images.errors import ImageError  # noqa: E402
-from umbra_images.oci import Image  # noqa: E402
-
 __all__ = ["Image", "base", "kit", "layers", "load", "operator", "pause"]
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 _PAUSE = Path(__file__).with_name("pause.c")
 _PASSWD = b"""\
 root:x:0:0:root:/root:/sbin/nologin

@@ -85,6 +85,6 @@ def layout(name: str | None = None) -> Layout:
             "point UMBRA_CACHE at a shorter path."
         )
     # Namespaces and cgroups are the machine's: only one cache may use the plain name, root's own.
-    plain = directory.parent == Path(pwd.getpwuid(0).pw_dir) / ".cache" / "umbra"
+    plain = directory.parent == (Path(pwd.getpwuid(0).pw_dir) / ".cache" / "umbra").resolve()
     unique = "" if plain else f"-{cache.key(str(directory))[:6]}"
     return Layout(f"umbra{suffix}{unique}", directory, cache.root() / "log" / f"cluster{suffix}")

@@ -9,6 +9,7 @@ from cpuengine.packages import find_interpreter
 from localcluster import golang, images, machine, process, toolchain
 from localcluster.layout import layout
 from localcluster.progress import Progress
+from umbra_images import cachefolder
 
 
 def prepare(progress: Progress) -> cpuengine.Environment:
@@ -34,6 +35,7 @@ def prepare(progress: Progress) -> cpuengine.Environment:
 
 def _end(builds: Sequence[concurrent.futures.Future[Any]]) -> None:
     """Ends what the builds run, again and again, since one of them may be about to start its next command."""
+    cachefolder.abandon()
     for _ in range(150):
         process.end_children()
         if not concurrent.futures.wait(builds, timeout=0.2).not_done:

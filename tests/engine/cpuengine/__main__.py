@@ -7,6 +7,8 @@ import dataclasses
 import json
 import sys
 
+from umbra_images.cachefolder import CacheError
+
 from . import EngineEnvironmentError, environment
 from .lock import write_locks
 
@@ -23,7 +25,7 @@ def main() -> int:
             write_locks()
         else:
             print(json.dumps(dataclasses.asdict(environment()), default=str, indent=2))
-    except EngineEnvironmentError as error:
+    except (EngineEnvironmentError, CacheError) as error:
         print(f"cpuengine: {error}", file=sys.stderr)
         return 1
     return 0

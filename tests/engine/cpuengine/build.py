@@ -14,31 +14,46 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from umbra_images.cachefolder import locked, writable
+
 from . import cudastub, debian, mori
-from .cache import ENGINE_LOCK, HERE, build_key, cache_root, exclusive, require_free_disk
+from .cache import DONE, ENGINE_LOCK, HERE, build_key, remove_old, require_free_disk
 from .description import Environment, describe
 from .packages import install_locked, make_venv, run, site_packages
 
-_DONE = "done"
+LOCK_SECONDS = 3600.0
+"""How long a second builder waits for the first; a build takes a minute, and much longer over a slow line."""
 
 
 def environment() -> Environment:
-    """Return the environment, building it on first use (about a minute, 2.6 GB).
+    """Return the environment, building it on first use (about a minute, 2.6 GB); old ones then go.
 
     Raises:
         EngineEnvironmentError: with the reason and the remedy, when it cannot be built.
+        CacheError: when the cache cannot be written, or another process builds for too long.
     """
-    base = cache_root() / "engine"
+    base = writable() / "engine"
     root = base / build_key()
-    if not (root / _DONE).exists():
-        with exclusive(base):
-            if not (root / _DONE).exists():
-                _build(root)
+    if not (root / DONE).exists():
+        with locked(base / ".lock", "the build of the engine's environment", LOCK_SECONDS):
+            if not (root / DONE).exists():
+                _build_whole(root)
+                remove_old(base)
+    (root / DONE).touch()
     return describe(root)
 
 
+def _build_whole(root: Path) -> None:
+    """Build, or leave nothing: a half-made environment is of no use and takes gigabytes."""
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        _build(root)
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
 def _build(root: Path) -> None:
-    shutil.rmtree(root, ignore_errors=True)  # a half-made one
     require_free_disk(root.parent)
     root.mkdir()
     say = _progress()
@@ -68,7 +83,7 @@ def _build(root: Path) -> None:
     say("native page hash and bytecode")
     _warm(describe(root))
     say("ready")
-    (root / _DONE).write_text(json.dumps({"builtAt": int(time.time())}) + "\n")
+    (root / DONE).write_text(json.dumps({"builtAt": int(time.time())}) + "\n")
 
 
 def _progress() -> Callable[[str], None]:

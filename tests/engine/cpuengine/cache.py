@@ -1,13 +1,11 @@
-"""Where built things live, and the key under which one build is found again."""
+"""The key under which a build is found again, what it needs of the disk, and which builds are kept."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import EngineEnvironmentError
@@ -20,25 +18,25 @@ MORI_LOCK = REPOSITORY / "requirements" / "mori.txt"
 NEEDED_BYTES = 3 * 10**9
 """Free disk for a first build; measured 2.6 GB including uv's cache on the same file system."""
 
+DONE = "done"
+"""File in a complete build; its time is that of the last use."""
+KEPT = 3
+"""Builds that stay, the last used ones: one for each of a few branches, 2.6 GB each."""
+
 # What a running engine never reads: changing it must not rebuild 2.6 GB.
 _NOT_BUILT_FROM = {
+    "__init__.py",
     "__main__.py",
+    "cache.py",
     "client.py",
     "description.py",
+    "errors.py",
     "forkserver.py",
     "launcher.py",
     "lock.py",
     "processes.py",
     "store.py",
 }
-
-
-def cache_root() -> Path:
-    """Return Umbra's cache folder (``UMBRA_CACHE``, else below the XDG cache home)."""
-    named = os.environ.get("UMBRA_CACHE")
-    if named:
-        return Path(named).expanduser().resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().resolve() / "umbra"
 
 
 def build_key() -> str:
@@ -64,10 +62,25 @@ def require_free_disk(folder: Path) -> None:
         )
 
 
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the build lock of ``folder``, so that two sessions never build the same environment at once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def remove_old(folder: Path) -> list[Path]:
+    """Remove half-made builds below ``folder`` and all but the last ``KEPT`` used; return what was removed.
+
+    A build that a process still runs from stays. The caller holds the build lock.
+    """
+    builds = [path for path in folder.iterdir() if re.fullmatch(r"[0-9a-f]{16}", path.name)]
+    whole = [path for path in builds if (path / DONE).exists()]
+    kept = sorted(whole, key=lambda path: (path / DONE).stat().st_mtime, reverse=True)[:KEPT]
+    old = [path for path in builds if path not in kept and not _in_use(path)]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
+    return old
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process has mapped a file below ``folder``, in a container or not."""
+    wanted = f" {folder}/".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted in (process / "maps").read_bytes():
+                return True
+    return False

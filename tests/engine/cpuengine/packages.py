@@ -13,11 +13,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .cache import REPOSITORY, cache_root
+from umbra_images import cachefolder
+
+from .cache import REPOSITORY
 from .errors import EngineEnvironmentError
 
 # Debian's own interpreter first: a container that has /usr then needs no further folder.
 _INTERPRETERS = ("/usr/bin/python3.11", "python3.11")
+
+
+RUN_SECONDS = 1800
+"""Bound on one command: the longest fetches a gigabyte of wheels, in a minute over a good line."""
 
 
 def run(argv: list[str | Path], *, problem: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
@@ -27,9 +33,11 @@ def run(argv: list[str | Path], *, problem: str, env: dict[str, str] | None = No
         EngineEnvironmentError: ``problem`` followed by the last lines of the command's own error.
     """
     try:
-        done = subprocess.run(argv, env=env, cwd=cwd, text=True, capture_output=True, check=False, timeout=1800)
+        done = subprocess.run(argv, env=env, cwd=cwd, text=True, capture_output=True, check=False, timeout=RUN_SECONDS)
     except FileNotFoundError as error:
         raise EngineEnvironmentError(f"{problem}: {argv[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineEnvironmentError(f"{problem}: {argv[0]} did not end within {RUN_SECONDS // 60} minutes") from error
     if done.returncode:
         tail = " | ".join(line for line in (done.stderr or done.stdout).splitlines()[-4:] if line.strip())
         raise EngineEnvironmentError(f"{problem} (exit status {done.returncode}): {tail}")
@@ -38,18 +46,18 @@ def run(argv: list[str | Path], *, problem: str, env: dict[str, str] | None = No
 
 def uv_environment() -> dict[str, str]:
     """Return the environment of uv: our own package cache, and never a downloaded interpreter."""
-    return os.environ | {"UV_CACHE_DIR": str(cache_root() / "uv"), "UV_PYTHON_DOWNLOADS": "never"}
+    return os.environ | {"UV_CACHE_DIR": str(cachefolder.root() / "uv"), "UV_PYTHON_DOWNLOADS": "never"}
 
 
 def find_uv() -> Path:
     """Return a uv executable: the development venv's, the one on PATH, or one installed for this purpose."""
-    for candidate in (Path(sys.executable).parent / "uv", cache_root() / "venv" / "dev" / "bin" / "uv"):
-        if candidate.exists():
-            return candidate
+    beside = Path(sys.executable).parent / "uv"
+    if beside.exists():
+        return beside
     on_path = shutil.which("uv")
     if on_path:
         return Path(on_path)
-    return _install_uv(cache_root() / "engine" / "uv")
+    return _install_uv(cachefolder.root() / "engine" / "uv")
 
 
 def _install_uv(folder: Path) -> Path:
