@@ -4,20 +4,23 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-CACHE := $(shell PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
+CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
 endif
 VENV := $(CACHE)/venv/$(shell cat requirements/dev.txt | sha256sum | cut -c1-16)
 BIN := $(VENV)/bin
 # Absolute, because what make starts runs elsewhere.
-export UMBRA_CACHE := $(CACHE)
+override export UMBRA_CACHE := $(CACHE)
 export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:tests/bench:images
 export MYPYPATH := operator:linker
 
 .PHONY: help
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@awk '/^##@ / { print ""; print substr($$0, 5) } \
+	  /^##= / { name = $$2; sub(/^##= [^ ]+ +/, ""); printf "  %-20s %s\n", name, $$0 } \
+	  /^[a-z-]+:.*## / { name = $$0; sub(/:.*/, "", name); sub(/.*## /, ""); printf "  make %-15s %s\n", name, $$0 }' \
+	  $(firstword $(MAKEFILE_LIST))
 
 ##@ The local cluster
 
@@ -89,5 +92,15 @@ lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	  --no-header --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
 
 .PHONY: clean-cache
-clean-cache: ## Removes what was built outside the repository (the cluster must be down)
-	@rm -rf $(CACHE)
+clean-cache: python ## Removes what was built outside the repository; refuses while something runs from it
+	@$(PYTHON) -m localstack clean-cache
+
+##@ Variables, of the environment or after the target
+##= UMBRA_CACHE folder of all that is built and runs; below XDG_CACHE_HOME, or ~/.cache/umbra, when it is not set
+##= UMBRA_CLUSTER names another cluster beside your own, for up, down and status: 1 to 8 of a-z and 0-9
+##= PYTHON the Python, 3.11 or later, that runs the local cluster and makes the virtual environment; python3
+##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
+##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise
+##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)
+##= UMBRA_TRIALS how often the tests behind docs/decisions/0001 and 0002 try
+##= UMBRA_DEBIAN_MIRROR mirror that has Debian 11, when apt's own has dropped it

@@ -73,6 +73,16 @@ def abandon() -> None:
     _ABANDONED.set()
 
 
+def holder(path: Path) -> str | None:
+    """Who has the lock on the file `path`; None when nobody has."""
+    with path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(file)
+        return None
+
+
 def _acquire(file: IO[str], what: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     told = False

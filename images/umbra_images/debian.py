@@ -21,7 +21,7 @@ def unpack(packages: Sequence[str], tree: Path) -> None:
     """Download the packages with apt-get and unpack them below `tree`, with /bin, /lib and /sbin merged into /usr."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [_tool("apt-get"), "download", *packages]
-        result = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+        result = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
             raise ImageError(f"Debian packages could not be fetched ({reason}): run `apt-get update` and try again.")
@@ -40,7 +40,7 @@ def run_python(tree: Path, arguments: Sequence[str]) -> None:
     loader = next(libraries.glob("ld-linux-*.so.*"))
     argv = [str(loader), "--library-path", str(libraries), str(tree / "usr/bin/python3.11"), "-s", *arguments]
     environment = {"PYTHONHOME": str(tree / "usr"), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=600)
     if result.returncode != 0:
         raise ImageError(f"The unpacked Python failed: {(result.stderr or result.stdout).strip()[-500:]}")
 
@@ -62,7 +62,8 @@ def _tool(name: str) -> str:
 
 
 def _entries(package: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    data = subprocess.run([_tool("dpkg-deb"), "--fsys-tarfile", str(package)], capture_output=True, check=False)
+    argv = [_tool("dpkg-deb"), "--fsys-tarfile", str(package)]
+    data = subprocess.run(argv, capture_output=True, check=False, timeout=300)
     if data.returncode != 0:
         raise ImageError(f"{package.name} could not be unpacked: {data.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(data.stdout)) as tar:

@@ -156,7 +156,7 @@ def _install(requirements: Path, target: Path) -> None:
         *platforms, "--target", str(target), "-r", str(requirements),
     ]  # fmt: skip
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
-    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=900)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise ImageError(f"The wheels of {requirements.name} could not be installed: {reason}")

@@ -14,7 +14,7 @@ from localcluster.progress import Progress
 
 def test_without_root_the_control_plane_alone_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ClusterError, match="--api-only"):
+    with pytest.raises(ClusterError, match="make up-api`, which runs the control plane"):
         machine.check(tmp_path, Progress())
 
 

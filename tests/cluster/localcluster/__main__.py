@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from . import cluster, toolchain
-from .errors import ClusterError
+from .problems import sentence
 from .progress import Progress
 
 
@@ -31,8 +31,10 @@ def main() -> int:
             cluster.down(progress)
         else:
             print("\n".join(cluster.status()) or "no cluster")
-    except ClusterError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+    except Exception as problem:
+        if (text := sentence(problem)) is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cache, cgroups, components, host, images, machine, network, node, pki, probe, process, toolchain
-from .controlplane import run_kubectl
+from .controlplane import KUBECTL_SECONDS, run_kubectl
 from .daemons import Daemons
 from .errors import ClusterError
 from .images import Image
@@ -65,7 +65,15 @@ class Cluster:
         """Run Helm against this cluster and return what it printed; raise ClusterError with its message if it fails."""
         argv = [str(self.binaries.helm), *arguments]
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HELM_CACHE_HOME": str(cache.root() / "helm")}
-        result = subprocess.run(argv, input=stdin, env=environment, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            argv,
+            input=stdin or "",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=KUBECTL_SECONDS,
+        )
         if result.returncode != 0:
             raise ClusterError(f"helm {' '.join(arguments)} failed: {result.stderr.strip()}")
         return result.stdout
@@ -125,14 +133,13 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
 def down(progress: Progress, name: str | None = None) -> None:
     """Stop and remove everything that `up` made, also after a half-finished or killed one. Idempotent."""
     where = layout(name)
-    if os.geteuid() != 0 and (network.exists(where.namespace) or not os.access(where.directory.parent, os.W_OK)):
-        raise ClusterError("The cluster was started by root: run `down` as root.")
-    with _locked(where):
-        if not _left(where):
-            progress.note("nothing to remove")
-            return
-        with progress.step("cluster-down", "removing the cluster"):
-            clear(where)
+    if os.geteuid() != 0 and network.exists(where.namespace):
+        raise ClusterError(f"The cluster was started by root: run `{where.command('down')}` as root.")
+    if not _left(where):
+        progress.note("nothing to remove")
+        return
+    with _locked(where), progress.step("cluster-down", "removing the cluster"):
+        clear(where)
 
 
 def _locked(where: Layout) -> AbstractContextManager[None]:

@@ -13,6 +13,8 @@ from .errors import ClusterError
 
 START_SECONDS = 60.0
 ATTEMPTS = 3
+# Longer than what any caller lets kubectl itself wait for.
+KUBECTL_SECONDS = 300.0
 
 
 class ControlPlane:
@@ -143,7 +145,9 @@ def run_kubectl(
 ) -> str:
     """Run kubectl and return its output; raise ClusterError with its message when it fails and `check` is set."""
     argv = [str(kubectl), f"--kubeconfig={kubeconfig}", *arguments]
-    result = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        argv, input=stdin or "", capture_output=True, text=True, check=False, timeout=KUBECTL_SECONDS
+    )
     if check and result.returncode != 0:
         raise ClusterError(f"kubectl {' '.join(arguments)} failed: {result.stderr.strip()}")
     return result.stdout

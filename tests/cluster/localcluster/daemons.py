@@ -42,7 +42,9 @@ class Daemons:
         port is in use.
         """
         if self._namespace is None:
-            raise ClusterError("Without a node there is no network to forward into: use `up` without --api-only.")
+            raise ClusterError(
+                f"Without a node there is no network to forward into: use `{self._layout.command('up')}`."
+            )
         key = f"{_FORWARD}{name}"
         known = self._state.processes.get(key)
         old_target, _, old_port = self._state.values.get(key, "").rpartition(" ")

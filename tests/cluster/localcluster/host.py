@@ -133,7 +133,7 @@ def _remove(folder: Path) -> None:
     """Remove a folder that the first cluster found absent, as far as it is empty: files in it belong to others."""
     if folder.exists() and not any(folder.iterdir()):
         # `ip netns add` mounts its folder onto itself; for anything else this fails and harms nothing.
-        subprocess.run(["umount", str(folder)], capture_output=True, check=False)
+        subprocess.run(["umount", str(folder)], capture_output=True, check=False, timeout=30)
     for name, _, files in os.walk(folder, topdown=False):
         for file in files:
             if _is_dead_socket(Path(name) / file):

@@ -2,6 +2,7 @@
 
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from .layout import Layout
 
 __all__ = ["Image", "base", "kit", "layers", "load", "operator", "pause"]
 
+# The largest image, 250 MB, takes seconds.
+CTR_SECONDS = 300.0
 REPOSITORY = Path(__file__).resolve().parents[3]
 _PAUSE = Path(__file__).with_name("pause.c")
 _PASSWD = b"""\
@@ -68,7 +71,7 @@ def _pause_layer() -> oci.Layer:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "pause"
         argv = ["gcc", "-Os", "-static", "-s", "-Wall", "-Werror", "-o", str(program), str(_PAUSE)]
-        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
         if result.returncode != 0:
             raise ClusterError(
                 f"gcc could not build {_PAUSE.name}: {result.stderr.strip()}; install gcc and libc6-dev."
@@ -79,28 +82,43 @@ def _pause_layer() -> oci.Layer:
 def reachable(layout: Layout) -> bool:
     """Whether the cluster's containerd answers."""
     argv = ["ctr", f"--address={layout.containerd_socket}", "--connect-timeout=1s", "version"]
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    try:
+        return subprocess.run(argv, capture_output=True, check=False, timeout=10).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def load(image: Image, layout: Layout) -> bool:
     """Give the image to the cluster's containerd, by tag and by digest; False when it already has this very content."""
     ctr = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "images"]
-    known = subprocess.run([*ctr, "ls", "-q", f"name=={image.pinned}"], capture_output=True, text=True, check=False)
+    known = subprocess.run(
+        [*ctr, "ls", "-q", f"name=={image.pinned}"], capture_output=True, text=True, check=False, timeout=CTR_SECONDS
+    )
     if image.pinned in known.stdout.split():
         return False
     argv = [*ctr, "import", "-"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as importer:
         assert importer.stdin is not None
         assert importer.stderr is not None
-        # When containerd hangs up, its own message says more than ours.
-        with suppress(BrokenPipeError), importer.stdin as out:
-            image.write(out)
-        message = importer.stderr.read().decode().strip()
+        bound = threading.Timer(CTR_SECONDS, importer.kill)
+        bound.start()
+        try:
+            # When containerd hangs up, its own message says more than ours.
+            with suppress(BrokenPipeError), importer.stdin as out:
+                image.write(out)
+            message = importer.stderr.read().decode().strip()
+        finally:
+            bound.cancel()
     if importer.returncode != 0:
-        raise ClusterError(f"containerd did not take {image.tag}: {message}")
+        message = message or f"its client was ended after at most {CTR_SECONDS:.0f} s"
+        raise ClusterError(f"containerd did not take {image.tag}: {message}; see {layout.log('containerd')}.")
     # Last: this name tells the next call that the whole image is there.
     tagged = subprocess.run(
-        [*ctr, "tag", "--force", image.tag, image.pinned], capture_output=True, text=True, check=False
+        [*ctr, "tag", "--force", image.tag, image.pinned],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CTR_SECONDS,
     )
     if tagged.returncode != 0:
         raise ClusterError(f"containerd did not name {image.pinned}: {tagged.stderr.strip()}")

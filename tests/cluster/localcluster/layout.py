@@ -3,8 +3,11 @@
 import os
 import pwd
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
+
+from umbra_images import cachefolder
 
 from . import cache
 from .errors import ClusterError
@@ -61,6 +64,13 @@ class Layout:
     def kubelet_root(self) -> Path:
         """Folder with the pods' volumes."""
         return self.directory / "kubelet"
+
+    def command(self, target: str) -> str:
+        """The make command for this very cluster and cache, as a user of any shell can paste it."""
+        wanted = {"UMBRA_CLUSTER": self.directory.name.removeprefix("cluster").removeprefix("-")}
+        if self.directory.parent != cachefolder.default():
+            wanted["UMBRA_CACHE"] = str(self.directory.parent)
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in wanted.items() if value), "make", target])
 
     def log(self, name: str) -> Path:
         """Log file of one daemon."""

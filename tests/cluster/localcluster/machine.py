@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 from .errors import ClusterError
+from .layout import layout
 from .progress import Progress
 
-API_ONLY = "or use `up --api-only`, which runs the control plane without a node"
 CGROUPS = Path("/sys/fs/cgroup")
 # Debian's place, then everybody else's.
 CNI_PLUGINS = next(filter(Path.is_dir, [Path("/usr/lib/cni"), Path("/opt/cni/bin")]), Path("/usr/lib/cni"))
@@ -29,6 +29,11 @@ _PACKAGES = {
 }
 
 
+def api_only() -> str:
+    """What is left to somebody whose machine cannot run a node."""
+    return f"or use `{layout().command('up-api')}`, which runs the control plane without a node"
+
+
 def check(directory: Path, progress: Progress) -> None:
     """Raise ClusterError with the remedy when a node cannot run here; install missing packages."""
     check_rights()
@@ -41,15 +46,16 @@ def check_rights() -> None:
     if os.uname().sysname != "Linux":
         raise ClusterError(f"A node needs Linux and this is {os.uname().sysname}: use a Linux machine.")
     if os.geteuid() != 0:
-        raise ClusterError(f"A node needs root (namespaces, cgroups, mounts): run as root, {API_ONLY}.")
+        raise ClusterError(f"A node needs root (namespaces, cgroups, mounts): run as root, {api_only()}.")
     if cgroup_version() is None:
         raise ClusterError(
-            f"No cgroup controllers for memory, cpu and pids are mounted under {CGROUPS}: mount them, {API_ONLY}."
+            f"No cgroup controllers for memory, cpu and pids are mounted under {CGROUPS}: mount them, {api_only()}."
         )
-    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False, timeout=30)
     if probe.returncode != 0:
         raise ClusterError(
-            f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), {API_ONLY}."
+            f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), "
+            f"{api_only()}."
         )
 
 
@@ -87,15 +93,21 @@ def install_packages(progress: Progress) -> None:
         return
     listed = " ".join(packages)
     if shutil.which("apt-get") is None:
-        raise ClusterError(f"This is not Debian, so nothing was installed: install {listed} yourself, {API_ONLY}.")
+        raise ClusterError(f"This is not Debian, so nothing was installed: install {listed} yourself, {api_only()}.")
     with progress.step("apt-install", f"installing Debian packages with apt-get: {listed}"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-        result = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
+        result = _apt(install)
         if result.returncode != 0:
             # Package lists that are absent or old are the usual reason; refreshing them is the usual cure.
-            subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)
-            result = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
+            _apt(["apt-get", "update"])
+            result = _apt(install)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ClusterError(f"apt-get could not install {listed} ({reason}): install them yourself, {API_ONLY}.")
+        raise ClusterError(f"apt-get could not install {listed} ({reason}): install them yourself, {api_only()}.")
+
+
+def _apt(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        argv, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=900
+    )

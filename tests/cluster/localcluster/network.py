@@ -6,9 +6,11 @@ from pathlib import Path
 
 from .components import SERVICE_RANGE
 from .errors import ClusterError
-from .layout import NODE_IP, POD_RANGE
+from .layout import NODE_IP, POD_RANGE, layout
 
 BRIDGE = "cni0"
+# Each command takes milliseconds; the kernel's lock on the network can make it wait.
+SECONDS = 60.0
 _RUN = Path("/run/netns")
 
 
@@ -35,7 +37,11 @@ def usable(namespace: str) -> bool:
     if not exists(namespace):
         return False
     shown = subprocess.run(
-        ["ip", "-n", namespace, "-4", "addr", "show", BRIDGE], capture_output=True, text=True, check=False
+        ["ip", "-n", namespace, "-4", "addr", "show", BRIDGE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
     )
     return shown.returncode == 0 and f" {NODE_IP}/" in shown.stdout
 
@@ -64,8 +70,8 @@ def _filter_bridged(namespace: str) -> None:
     """Let iptables see what crosses the bridge: a pod reaches itself through its Service only then."""
     setting = "net.bridge.bridge-nf-call-iptables=1"
     command = inside(namespace, ["sysctl", "-qw", setting])
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        subprocess.run(["modprobe", "br_netfilter"], capture_output=True, check=False)
+    if subprocess.run(command, capture_output=True, check=False, timeout=SECONDS).returncode != 0:
+        subprocess.run(["modprobe", "br_netfilter"], capture_output=True, check=False, timeout=SECONDS)
         _run(command)
 
 
@@ -74,9 +80,9 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(argv: list[str]) -> None:
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SECONDS)
     if result.returncode != 0:
         raise ClusterError(
             f"`{' '.join(argv)}` failed: {result.stderr.strip()}; a node needs root and network namespaces, "
-            "`up --api-only` does not."
+            f"`{layout().command('up-api')}` does not."
         )

@@ -101,6 +101,6 @@ def _encoded(path: Path) -> str:
 def _openssl(*arguments: object) -> None:
     if shutil.which("openssl") is None:
         raise ClusterError("The openssl command makes the certificates and is missing: install it (package openssl).")
-    result = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
+    result = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
     if result.returncode != 0:
         raise ClusterError(f"openssl {arguments[0]} failed: {result.stderr.strip().splitlines()[-1]}")

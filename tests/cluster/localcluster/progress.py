@@ -24,10 +24,10 @@ class Progress:
             print(f"{time.monotonic() - self._start:7.1f}s  {text}", file=self._out, flush=True)
 
     @contextmanager
-    def step(self, name: str, text: str) -> Iterator[None]:
+    def step(self, name: str, text: str, *, remember: bool = True) -> Iterator[None]:
         """Say what begins and what ended, and give a sign of life every half a minute between.
 
-        `name` keys the remembered duration.
+        `name` keys the remembered duration; without `remember` nothing is written.
         """
         last = cache.last_duration(name)
         self.note(text + (f" (took {last:.0f} s last time)" if last and last >= 1 else ""))
@@ -45,6 +45,7 @@ class Progress:
             ended.set()
             thread.join()
         took = time.monotonic() - start
-        cache.remember_duration(name, took)
+        if remember:
+            cache.remember_duration(name, took)
         if took >= 1:
             self.note(f"{text}: done in {took:.1f} s")

@@ -12,7 +12,7 @@ from .errors import ClusterError
 def pip(arguments: Sequence[str]) -> None:
     """Run pip with these arguments; raise ClusterError with the reason when it fails."""
     command = [_interpreter(), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if result.returncode == 0:
         return
     lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
@@ -27,6 +27,7 @@ def _interpreter() -> str:
     """The first interpreter that can import pip: ours, then the system's."""
     candidates = [sys.executable, shutil.which("python3"), "/usr/bin/python3"]
     for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "-c", "import pip"], capture_output=True, check=False).returncode == 0:
+        tried = subprocess.run([candidate, "-c", "import pip"], capture_output=True, check=False, timeout=60)
+        if tried.returncode == 0:
             return candidate
     raise ClusterError("No Python here has pip: install it (Debian: apt-get install python3-pip).")

@@ -30,7 +30,7 @@ def clear(where: Layout) -> None:
     process.kill(process.marked(MARK, str(where.directory)))
     if with_node:
         _remove_node(where)
-    _remove_folder(where.directory)
+    _remove_folder(where)
     if with_node:
         host.forget_pods(where.directory, where.name)
         host.release(where.name)
@@ -66,9 +66,9 @@ def _unmount(directory: Path) -> None:
         if not (mine := mounts(directory)):
             return
         for point in reversed(mine):
-            subprocess.run(["umount", point], capture_output=True, check=False)
+            subprocess.run(["umount", point], capture_output=True, check=False, timeout=30)
         time.sleep(0.05)
-    subprocess.run(["umount", "-l", *mounts(directory)], capture_output=True, check=False)
+    subprocess.run(["umount", "-l", *mounts(directory)], capture_output=True, check=False, timeout=30)
 
 
 def mounts(directory: Path) -> list[str]:
@@ -81,13 +81,16 @@ def mounts(directory: Path) -> list[str]:
     return [point for point in points if point.startswith(f"{directory.resolve()}/")]
 
 
-def _remove_folder(directory: Path) -> None:
+def _remove_folder(where: Layout) -> None:
     """Remove the cluster's folder, but never what is mounted in it: that may be a disk or a folder of the machine."""
+    directory = where.directory
     if left := mounts(directory):
         raise ClusterError(
             f"{left[-1]} cannot be unmounted, so {directory} was left as it is: end what uses it "
-            f"(`fuser -vm {left[-1]}`) and run `down` again."
+            f"(`fuser -vm {left[-1]}`) and run `{where.command('down')}` again."
         )
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
-        raise ClusterError(f"{directory} could not be removed whole: see what is left in it and run `down` again.")
+        raise ClusterError(
+            f"{directory} could not be removed whole: see what is left in it and run `{where.command('down')}` again."
+        )

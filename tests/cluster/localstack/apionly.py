@@ -36,13 +36,14 @@ def up(progress: Progress) -> None:
         f"""
   Real: API server, admission, rules of the CRDs, controllers, scheduler, operator.
   Not real: there is no node, so pods stay Pending, no container runs and Services lead nowhere.
-  With root, Linux and containers `make up` runs the whole product.
+  With root, Linux and containers `{running.layout.command("up")}` runs the whole product.
 
   export KUBECONFIG={running.kubeconfig}
   alias kubectl={running.kubectl_path}
   kubectl get k3,pods
   kubectl explain k3.spec.cache
-  make down
+  {running.layout.command("status")}
+  {running.layout.command("down")}
 """,
         flush=True,
     )

@@ -1,7 +1,9 @@
 """Talks to a served engine: requests by token ids, the cache's flush, and its metrics."""
 
 import json
+import secrets
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,6 +82,6 @@ class Engine:
         return answer
 
 
-def prompt(length: int, seed: int = 3) -> list[int]:
-    """Token ids of the tiny model's vocabulary; equal for equal arguments."""
-    return [(position * 7 + seed) % 500 + 5 for position in range(length)]
+def prompt(length: int) -> list[int]:
+    """Random token ids of the tiny model's vocabulary: no cache can know them."""
+    return [5 + secrets.randbelow(500) for _ in range(length)]

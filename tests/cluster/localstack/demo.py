@@ -1,0 +1,70 @@
+"""The same prompt three times: computed, from the device's cache, and after a flush from the store."""
+
+from dataclasses import dataclass
+
+from localcluster.errors import ClusterError
+from localcluster.progress import Progress
+
+from .engine import Answer, Engine, prompt
+
+PROMPT_TOKENS = 320
+"""Length of the prompt in whole pages; a few tokens follow, since the last page of a prompt is never all cached."""
+
+STORED, READ = "umbra_linker_stored_bytes_total", "umbra_linker_read_bytes_total"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the three requests of one demonstration used and moved."""
+
+    answers: tuple[Answer, ...]
+    stored_bytes: int
+    """Written to the store meanwhile, by the linker's counter."""
+    read_bytes: int
+    """Read from the store meanwhile, by the linker's counter."""
+
+    @property
+    def restored(self) -> Answer:
+        """The answer whose prompt came from the store."""
+        return self.answers[-1]
+
+    @property
+    def device_tokens(self) -> int:
+        """Prompt tokens that the device's cache had, over all requests."""
+        return sum(answer.device_tokens for answer in self.answers)
+
+    @property
+    def store_tokens(self) -> int:
+        """Prompt tokens that came from the store, over all requests."""
+        return sum(answer.store_tokens for answer in self.answers)
+
+
+def demonstrate(engine: Engine, progress: Progress) -> Shown:
+    """Ask, ask again, flush the device's cache, ask again.
+
+    Raises ClusterError when something knew the prompt before, when too little comes from the store, or when the
+    restored answer differs.
+    """
+    asked = prompt(PROMPT_TOKENS + 3)
+    longer = [*asked, 11, 12, 13]
+    stored, read = engine.metric(STORED), engine.metric(READ)
+    with progress.step("first-request", "asking the engine"):
+        first = engine.generate(asked)
+    if first.device_tokens or first.store_tokens:
+        raise ClusterError(
+            f"{first.device_tokens + first.store_tokens} tokens of a prompt that nobody asked before were in a cache: "
+            "what follows would prove nothing."
+        )
+    device = engine.generate(longer)
+    progress.note(
+        f"  first answer after {first.seconds:.1f} s; again with {device.device_tokens} tokens from the device"
+    )
+    engine.flush()
+    restored = engine.generate(longer)
+    progress.note(f"  flushed; again in {restored.seconds:.1f} s with {restored.store_tokens} tokens from the store")
+    if restored.store_tokens < PROMPT_TOKENS:
+        raise ClusterError(f"Only {restored.store_tokens} of {PROMPT_TOKENS} tokens came from the store: see the logs.")
+    if restored.logprobs != device.logprobs:
+        raise ClusterError(f"The restored answer differs: {restored.logprobs} instead of {device.logprobs}.")
+    progress.note("  the log probabilities of the restored answer equal those of the device's, bit for bit")
+    return Shown((first, device, restored), int(engine.metric(STORED) - stored), int(engine.metric(READ) - read))

@@ -1,0 +1,66 @@
+"""What `make status` says of deployments, whatever state they and the cluster are in."""
+
+import json
+from typing import Any
+
+import pytest
+
+from builders import deployment
+from localcluster.controlplane import ControlPlane
+from localcluster.layout import layout
+from localcluster.process import Process, identify
+from localcluster.state import State
+from localstack import summary
+from product import ROOT
+
+
+def _body(*conditions: tuple[str, str, str], generation: int = 1) -> dict[str, Any]:
+    said = [{"type": kind, "status": status, "reason": why, "message": "see"} for kind, status, why in conditions]
+    return {"metadata": {"generation": generation}, "status": {"observedGeneration": 1, "conditions": said}}
+
+
+def test_ready_stands_on_top_and_reasons_only_where_something_is_wrong() -> None:
+    body = _body(("ConfigValid", "True", "Valid"), ("EngineReady", "False", "EngineFailed"), ("Ready", "False", "No"))
+    first, second, third = summary.tree(body)
+    assert first.split() == ["Ready", "False", "No:", "see"]
+    assert second.split() == ["├─", "ConfigValid", "True"]
+    assert third.split() == ["└─", "EngineReady", "False", "EngineFailed:", "see"]
+
+
+def test_conditions_of_an_older_generation_are_marked() -> None:
+    assert "generation 1" in summary.tree(_body(("Ready", "True", "Serving"), generation=2))[-1]
+    assert summary.tree({"metadata": {"generation": 1}}) == ["none yet: the operator has not looked at it"]
+
+
+def test_without_a_cluster_the_way_to_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UMBRA_CLUSTER", "nosuch")
+    assert summary.status().startswith("no cluster runs; `UMBRA_CLUSTER=nosuch ")
+
+
+@pytest.mark.apiserver
+def test_every_deployment_of_a_running_cluster_is_shown(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMBRA_CLUSTER", "shown")
+    where = layout()
+    for path in sorted((ROOT / "crds").glob("*.yaml")):
+        control_plane.kubectl("apply", "--server-side", "-f", str(path))
+    control_plane.kubectl("wait", "--for=condition=Established", "crd/k3deployments.umbra.dev")
+    body = deployment("k3", namespace)
+    control_plane.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    apiserver = identify(control_plane.pids["apiserver"])
+    assert isinstance(apiserver, Process)
+    state = State(where.state)
+    try:
+        state.record("apiserver", apiserver, "")
+        state.set("forward-k3", "10.0.0.1:30000 40001")
+        where.kubeconfig.write_text(control_plane.kubeconfig.read_text())
+        lines = summary.status().splitlines()
+    finally:
+        for path in (where.state, where.kubeconfig):
+            path.unlink(missing_ok=True)
+        where.directory.rmdir()
+    assert f"{namespace}/k3" in lines
+    shown = lines[lines.index(f"{namespace}/k3") + 1 :]
+    assert shown[0] == "  endpoint      http://127.0.0.1:40001  (POST /generate with input_ids)"
+    assert shown[1].endswith("none yet: the operator has not looked at it")
