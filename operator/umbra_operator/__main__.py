@@ -7,25 +7,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
-from dataclasses import replace
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights
 
-from umbra_operator import __version__, errors, handlers, health, metrics
-from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, PROFILES, KubeCluster, Resource
+from umbra_operator import __version__, errors, handlers, health, metrics, watches
+from umbra_operator.cluster import KubeCluster
 from umbra_operator.election import ATTEMPT_SECONDS, Election
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.queue import WorkQueue
 from umbra_operator.reconcile import Reconciler
 from umbra_operator.records import Key
-from umbra_operator.render import names
 from umbra_operator.render.children import Facts
+from umbra_operator.resync import Lists
 from umbra_operator.settings import Settings
 
 logger = logging.getLogger("umbra_operator")
+
+FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 16.0
+"""Until a resync that did not get all its lists is tried again; the delay doubles."""
 
 
 class _JsonLines(logging.Formatter):
@@ -51,10 +55,12 @@ class Operator:
         self._health = signs
         self._cluster = cluster
         self._memory = Memory(Facts(operator_namespace=settings.operator_namespace))
+        self._lists = Lists(cluster, self._memory, settings.namespaces)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._poller = Poller(self._memory.pods, self._queue.add)
         self._reconciler = Reconciler(cluster, self._memory, self._poller)
-        self._synced = asyncio.Event()
+        self._synced, self._soon = asyncio.Event(), asyncio.Event()
+        self._insights = Insights()
 
     def parts(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, Any]]:
         """What runs at the same time, each part for ever."""
@@ -62,6 +68,7 @@ class Operator:
         return [
             self._events(kopf_runs),
             self._keep_signals(kopf_runs, stop),
+            watches.keep(self._insights, self._cluster, self._soon.set),
             self._resync(),
             self._poller.run(),
             *(self._work() for _ in range(self._settings.workers)),
@@ -79,6 +86,7 @@ class Operator:
         await kopf.operator(
             registry=handlers.registry(self._memory, self._queue.add),
             settings=handlers.kopf_settings(),
+            insights=self._insights,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
@@ -90,6 +98,10 @@ class Operator:
         await self._synced.wait()
         while True:
             key = await self._queue.get()
+            if not self._lists.sees(key):
+                # The round that brings the missing list adds the key again.
+                self._queue.done(key)
+                continue
             metrics.QUEUE_DEPTH.labels(metrics.CONTROLLER).set(len(self._queue))
             with metrics.RECONCILE_SECONDS.labels(metrics.CONTROLLER).time():
                 result = await self._reconcile(key)
@@ -123,55 +135,32 @@ class Operator:
 
     async def _resync(self) -> None:
         """Repairs the memory by full lists, at start and then for ever."""
-        delay = 0.5
+        delay = FIRST_DELAY_SECONDS
         while True:
+            self._soon.clear()
             try:
-                if not self._synced.is_set():
-                    served = await self._cluster.serves(POD_MONITORS)
-                    self._memory.facts = replace(self._memory.facts, pod_monitors=served)
-                changed = await self._list_all()
+                found = await self._lists.resync()
             except errors.UmbraError as error:
                 logger.warning("resync: %s; trying again in %.1f s", error, delay)
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, 10.0)
+                delay = min(delay * 2, LAST_DELAY_SECONDS)
                 continue
-            delay = 0.5
             if self._synced.is_set():
-                metrics.REPAIRED.inc(len(changed))
+                metrics.REPAIRED.inc(len(found.changed))
             else:
                 await self._poller.first()
             self._synced.set()
             self._health.resynced()
             # All of them: what is not watched, such as Services, was read again too.
-            for key in changed | set(self._memory.deployments):
+            for key in found.changed | set(self._memory.deployments):
                 self._queue.add(key)
-            await asyncio.sleep(self._settings.resync_seconds)
-
-    async def _list_all(self) -> set[Key]:
-        repair = self._memory.repair()
-        for namespace in self._settings.namespaces or (None,):
-            async for body in self._cluster.list(DEPLOYMENTS, namespace):
-                repair.deployment(body)
-            async for body in self._cluster.list(PODS, namespace, names.LABEL_DEPLOYMENT):
-                repair.pod(body)
-            for kind, resource in CHILDREN.items():
-                async for body in self._list_children(resource, namespace):
-                    repair.child(kind, body)
-        async for body in self._cluster.list(PROFILES):
-            repair.profile(body)
-        return repair.finish()
-
-    async def _list_children(self, resource: Resource, namespace: str | None) -> AsyncIterator[dict[str, Any]]:
-        """Objects with a deployment's label; none of a kind that the cluster does not have."""
-        if resource is POD_MONITORS and not self._memory.facts.pod_monitors:
-            return
-        try:
-            async for body in self._cluster.list(resource, namespace, names.LABEL_DEPLOYMENT):
-                yield body
-        except errors.Missing:
-            if resource is not POD_MONITORS:
-                raise
-            self._memory.facts = replace(self._memory.facts, pod_monitors=False)
+            if found.refused:
+                said = "; ".join(sorted(set(found.refused)))
+                logger.warning("resync: %s; the rest goes on, trying again in %.1f s", said, delay)
+            pause = delay if found.refused else self._settings.resync_seconds
+            delay = min(delay * 2, LAST_DELAY_SECONDS) if found.refused else FIRST_DELAY_SECONDS
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), pause)
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:

@@ -174,6 +174,11 @@ class Repair:
         memory._told = self._told
         self._listed: set[str] = set()
         self._changed: set[Key] = set()
+        self._kept: set[tuple[str, str | None]] = set()
+
+    def keep(self, kind: str, namespace: str | None) -> None:
+        """No list of this kind arrived, in one namespace or, with None, in any: what is remembered of it stays."""
+        self._kept.add((kind, namespace))
 
     def deployment(self, body: Mapping[str, Any]) -> None:
         """A list has this K3Deployment."""
@@ -195,15 +200,23 @@ class Repair:
         """Every list is through: what none of them had is gone. Returns the keys where memory and cluster differed."""
         memory = self._memory
         known = self._listed | self._told
-        for deployment in [each for each in memory.deployments.values() if each.uid not in known]:
-            self._changed |= memory.drop_deployment(deployment.key, deployment.uid)
-        for profile in [each for each in memory.profiles.values() if each.uid not in known]:
-            self._changed |= memory.drop_profile(profile.name, profile.uid)
-        for pod in [each for each in memory.pods() if each.uid not in known]:
-            self._changed |= memory.forget_pod(pod)
-        for child in [each for each in memory.children() if each.uid not in known]:
-            memory.drop_child(child.key, child.kind)
-            self._changed.add(child.key)
+
+        def gone(kind: str, uid: str, namespace: str | None = None) -> bool:
+            return uid not in known and not {(kind, namespace), (kind, None)} & self._kept
+
+        for record in [*memory.deployments.values()]:
+            if gone("K3Deployment", record.uid, record.key[0]):
+                self._changed |= memory.drop_deployment(record.key, record.uid)
+        for profile in [*memory.profiles.values()]:
+            if gone("K3Profile", profile.uid):
+                self._changed |= memory.drop_profile(profile.name, profile.uid)
+        for pod in [*memory.pods()]:
+            if gone("Pod", pod.uid, pod.key[0]):
+                self._changed |= memory.forget_pod(pod)
+        for child in [*memory.children()]:
+            if gone(child.kind, child.uid, child.key[0]):
+                memory.drop_child(child.key, child.kind)
+                self._changed.add(child.key)
         return self._changed
 
     def _take(self, body: Mapping[str, Any], put: Callable[[Mapping[str, Any]], set[Key]]) -> None:

@@ -29,13 +29,13 @@ MATRIX: dict[str, dict[str, Any]] = {
 }
 
 CALLS: dict[tuple[str, str], set[str]] = {
-    # What the code asks of the API server: kopf lists and watches, reconcile.py and __main__.py call cluster.py.
+    # What the code asks of the API server: kopf lists and watches, reconcile.py and resync.py call cluster.py.
     ("umbra.dev", "k3profiles"): {"list", "watch"},
     ("umbra.dev", "k3deployments"): {"list", "watch"},
     ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
     ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
     ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},  # reconcile._apply, _create
-    # reconcile._apply_child and _read_child; listed by __main__._list_children; three kinds are pruned
+    # reconcile._apply_child and _read_child; listed by resync.Lists; three kinds are pruned
     ("", "services"): {"get", "list", "create", "patch"},
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "create", "patch"},
     ("monitoring.coreos.com", "podmonitors"): {"get", "list", "create", "patch"},

@@ -547,6 +547,15 @@ def test_one_namespace_with_rights_there_and_nowhere_else(serving: Stack, operat
         serving.edit({"profileRef.name": serving.profile})
         eventually(serving.ready, "it is ready again")
         assert "forbidden" not in operators.tail()
+        operators.restart(UMBRA_NAMESPACES=f"{serving.namespace},not-granted")
+        serving.edit({"engine.contextLength": 4096})
+        eventually(serving.ready, "a namespace without rights does not hold up the other")
+        assert operators.running.answers("/readyz") == 200
+        assert 'namespace \\"not-granted\\"; the rest goes on' in operators.running.log.read_text()
+        child = serving.child("Service")
+        assert child is not None
+        serving.api("DELETE", f"{CHILDREN['Service'].path(serving.namespace)}/k3")
+        eventually(lambda: serving.child("Service") is not None, "its children are still repaired", 35)
     finally:
         grant(serving.control_plane)
         operators.restart()

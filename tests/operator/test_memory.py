@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from builders import NAME, NAMESPACE, PROFILE, deployment, profile, stored
 from umbra_operator.observe import Memory, Repair
 from umbra_operator.render import names
@@ -110,6 +112,34 @@ def test_a_full_list_of_children_replaces_what_was_remembered() -> None:
     repair.child("NetworkPolicy", body)
     assert repaired(repair, LISTS) == {KEY}
     assert [child.kind for child in memory.children_of(KEY)] == ["NetworkPolicy"]
+
+
+@pytest.mark.parametrize("kind", ["K3Deployment", "K3Profile", "Pod", "Service"])
+def test_what_could_not_be_listed_stays_as_it_was(kind: str) -> None:
+    def full() -> Memory:
+        memory = filled()
+        memory.put_child("Service", {"metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "c1"}})
+        return memory
+
+    scopes: list[str | None] = [None] if kind == "K3Profile" else [None, NAMESPACE]
+    everything = full().observe(KEY)
+    for scope in scopes:
+        memory = full()
+        others = [each for each in ("K3Deployment", "K3Profile", "Pod", "Service") if each != kind]
+        repair = memory.repair()
+        repair.keep(kind, scope)
+        for other in others:
+            repair.keep(other, "another" if other != "K3Profile" else None)
+        for name, bodies in LISTS.items():
+            for body in bodies if name != kind.removeprefix("K3").lower() else ():
+                getattr(repair, name)(body)
+        if kind != "Service":
+            repair.child("Service", {"metadata": {"name": NAME, "namespace": NAMESPACE, "uid": "c1"}})
+        assert repair.finish() == set(), (kind, scope)
+        assert memory.observe(KEY) == everything
+    repair = full().repair()
+    repair.keep(kind, "another")
+    assert repair.finish() == {KEY}, "what is kept in one namespace is kept nowhere else"
 
 
 def test_a_child_that_somebody_changed_is_applied_again_once() -> None:
