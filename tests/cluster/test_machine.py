@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localcluster import cgroups, host, layout, machine
+from localcluster import cgroups, disk, host, layout, machine
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
@@ -15,14 +15,14 @@ from localcluster.progress import Progress
 def test_without_root_the_control_plane_alone_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match="make up-api`, which runs the control plane"):
-        machine.check(tmp_path, Progress())
+        machine.check_rights()
 
 
 def test_without_cgroup_controllers_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(machine, "CGROUPS", tmp_path)
     with pytest.raises(ClusterError, match="No cgroup controllers"):
-        machine.check(tmp_path, Progress())
+        machine.check_rights()
 
 
 @pytest.mark.parametrize(("controllers", "version"), [("cpuset cpu io memory pids", 2), ("cpuset io", None), (None, 1)])
@@ -38,10 +38,15 @@ def test_cgroup_version(
     assert machine.cgroup_version() == version
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024**3))
-    with pytest.raises(ClusterError, match=r"1\.0 GB free and a cluster needs 2"):
-        machine.check_disk(tmp_path / "not" / "yet" / "there")
+def test_the_disk_is_asked_for_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4 * disk.GB))
+    folder = tmp_path / "not" / "yet" / "there"
+    disk.require(folder, {"one": 2 * disk.GB, "other": 2 * disk.GB})
+    sentence = (
+        rf"{tmp_path} has 4\.0 GB free and 5\.0 are needed \(one 2\.0, other 3\.0\): free some or point UMBRA_CACHE"
+    )
+    with pytest.raises(ClusterError, match=sentence):
+        disk.require(folder, {"one": 2 * disk.GB, "other": 3 * disk.GB, "there already": 0})
 
 
 def test_on_another_system_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

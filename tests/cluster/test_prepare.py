@@ -1,13 +1,18 @@
 """A newcomer learns what is wrong before minutes of building, not after."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cpuengine
-from localcluster import toolchain
+from localcluster import machine, toolchain
 from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 from localstack import prepare
@@ -29,7 +34,8 @@ def endless(progress):
     code = subprocess.run(["sleep", "60"], check=False).returncode
     raise ClusterError(f"ended with {code}")
 
-machine.check = lambda directory, progress: None
+machine.check_rights = lambda: None
+machine.install_packages = lambda progress: None
 golang.check_go = prepare.find_interpreter = lambda: "there"
 prepare._images = lambda progress: None
 cpuengine.environment = unreachable
@@ -41,6 +47,14 @@ except cpuengine.EngineEnvironmentError as error:
 """
 
 
+@pytest.fixture
+def short_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache whose path is short enough for a cluster."""
+    with tempfile.TemporaryDirectory(prefix="umbra-") as folder:
+        monkeypatch.setenv("UMBRA_CACHE", folder)
+        yield Path(folder)
+
+
 def test_missing_rights_are_told_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: object) -> None:
         pytest.fail("something was built")
@@ -49,6 +63,21 @@ def test_missing_rights_are_told_before_anything_is_built(monkeypatch: pytest.Mo
     monkeypatch.setattr(cpuengine, "environment", built)
     monkeypatch.setattr(toolchain, "kubernetes", built)
     with pytest.raises(ClusterError, match="needs root"):
+        prepare.prepare(Progress())
+
+
+def test_the_disk_is_asked_once_for_all_parts(monkeypatch: pytest.MonkeyPatch, short_cache: Path) -> None:
+    def built(*_: object) -> None:
+        pytest.fail("something was built")
+
+    # Enough for each part, and not for all.
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9 * 1024**3))
+    monkeypatch.setattr(machine, "check_rights", lambda: None)
+    monkeypatch.setattr(machine, "install_packages", built)
+    monkeypatch.setattr(cpuengine, "environment", built)
+    monkeypatch.setattr(toolchain, "kubernetes", built)
+    parts = r"\(Kubernetes 7\.0, the running cluster 2\.0, the engine 2\.8, the images 0\.5\)"
+    with pytest.raises(ClusterError, match=rf"9\.0 GB free and 12\.3 are needed {parts}"):
         prepare.prepare(Progress())
 
 

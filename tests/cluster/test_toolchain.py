@@ -66,7 +66,7 @@ def test_an_unreachable_module_proxy_is_named(tmp_path: Path, monkeypatch: pytes
 def test_a_full_disk_is_told_before_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 1024**3))
-    with pytest.raises(ClusterError, match=r"2\.0 GB free and the build needs 7"):
+    with pytest.raises(ClusterError, match=r"2\.0 GB free and 7\.0 are needed \(tool 7\.0\)"):
         golang.build("tool", _module(tmp_path / "module"), [], {"tool": "."}, Progress())
 
 

@@ -13,7 +13,7 @@ from .teardown import mounts
 
 _MADE = ("engine", "go-build", "go-mod", "helm", "host", "layers", "log", "tools", "uv", "venv", "durations.json")
 _LOCKS = (".durations.lock", ".cluster*.lock", ".session-*.lock")
-_WORK = (*_LOCKS, "engine/.lock", "tools/.*.lock", "host/lock")
+_WORK = (*_LOCKS, "engine/.lock", "tools/.*.lock", "venv/*.lock", "host/lock")
 
 
 def clean(progress: Progress) -> None:

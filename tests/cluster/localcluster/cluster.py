@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cache, cgroups, components, host, images, machine, network, node, pki, probe, process, toolchain
+from . import cache, cgroups, components, disk, host, images, machine, network, node, pki, probe, process, toolchain
 from .controlplane import KUBECTL_SECONDS, run_kubectl
 from .daemons import Daemons
 from .errors import ClusterError
@@ -19,6 +19,8 @@ from .state import State
 from .teardown import clear
 
 START_SECONDS = 90.0
+# Images, logs and etcd.
+RUN_BYTES = 2 * 1024**3
 # `up` and `down` of one cluster wait for each other: longer than a start or an end takes on a busy machine.
 LOCK_SECONDS = 600.0
 NODE, API_ONLY = "node", "api-only"
@@ -94,9 +96,26 @@ class Cluster:
         """
         return self._daemons().forward(name, target, port)
 
-    def run(self, name: str, argv: Sequence[str]) -> bool:
-        """Run a process beside the cluster until `down`; False when it already runs with this command line."""
-        return self._daemons().ensure(name, list(argv))
+    def run(self, name: str, argv: Sequence[str], *sources: Path) -> bool:
+        """Run a process beside the cluster until `down`.
+
+        False when it already runs with this command line and this content of the files `sources`; else it is restarted.
+        """
+        return self._daemons().ensure(name, list(argv), *sources)
+
+    def ended(self, name: str) -> str | None:
+        """A sentence with the last words of a process of `run` that ended; None while it runs."""
+        process_of_name = self._state.processes.get(name)
+        if process_of_name and process_of_name.alive:
+            return None
+        log = self.layout.log(name)
+        return f"{name} ended: {probe.last_words(log)} (whole log: {log})."
+
+    def port(self, name: str) -> int:
+        """A loopback port for the process of that name, the same one until `down`; it was free when it was chosen."""
+        if name not in self._state.values:
+            self._state.set(name, str(probe.free_ports(1)[0]))
+        return int(self._state.values[name])
 
     def _daemons(self) -> Daemons:
         namespace = self.layout.namespace if self.node_ip else None
@@ -110,10 +129,11 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
     A start from nothing that fails or is interrupted is taken down again. Raises ClusterError.
     """
     where = layout(name)
-    if api_only:
-        machine.check_disk(where.directory)
-    else:
-        machine.check(where.directory, progress)
+    if not api_only:
+        machine.check_rights()
+    disk.require(where.directory, needed_bytes(where, api_only=api_only))
+    if not api_only:
+        machine.install_packages(progress)
     binaries = toolchain.kubernetes(progress, node=not api_only)
     start = _control_plane_only if api_only else _control_plane_and_node
     cache.writable()
@@ -128,6 +148,12 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
         except BaseException:
             clear(where)
             raise
+
+
+def needed_bytes(where: Layout, *, api_only: bool = False) -> dict[str, int]:
+    """What the disk must have for `up`, by what it is for."""
+    running = 0 if where.directory.exists() else RUN_BYTES
+    return {"Kubernetes": toolchain.needed_bytes(node=not api_only), "the running cluster": running}
 
 
 def down(progress: Progress, name: str | None = None) -> None:

@@ -12,8 +12,6 @@ from .progress import Progress
 CGROUPS = Path("/sys/fs/cgroup")
 # Debian's place, then everybody else's.
 CNI_PLUGINS = next(filter(Path.is_dir, [Path("/usr/lib/cni"), Path("/opt/cni/bin")]), Path("/usr/lib/cni"))
-# 2 GB: images, logs and etcd of a local cluster.
-RUN_BYTES = 2 * 1024**3
 
 # What must be there -> Debian package that brings it.
 _PACKAGES = {
@@ -34,13 +32,6 @@ def api_only() -> str:
     return f"or use `{layout().command('up-api')}`, which runs the control plane without a node"
 
 
-def check(directory: Path, progress: Progress) -> None:
-    """Raise ClusterError with the remedy when a node cannot run here; install missing packages."""
-    check_rights()
-    check_disk(directory)
-    install_packages(progress)
-
-
 def check_rights() -> None:
     """Raise ClusterError when the system or this user's rights allow no node."""
     if os.uname().sysname != "Linux":
@@ -56,17 +47,6 @@ def check_rights() -> None:
         raise ClusterError(
             f"Network namespaces are not allowed here ({probe.stderr.strip()}): allow them (CAP_SYS_ADMIN), "
             f"{api_only()}."
-        )
-
-
-def check_disk(directory: Path) -> None:
-    """Raise ClusterError when the disk that `directory` is on has too little room for a running cluster."""
-    parent = next(path for path in (directory, *directory.parents) if path.exists())
-    free = shutil.disk_usage(parent).free
-    if free < RUN_BYTES:
-        raise ClusterError(
-            f"{parent} has {free / 1024**3:.1f} GB free and a cluster needs {RUN_BYTES / 1024**3:.0f}: "
-            "free some or point UMBRA_CACHE at another disk."
         )
 
 

@@ -29,6 +29,10 @@ _GROUPS = {
 }
 
 
+# Folder of go.mod, flags, packages.
+_ETCD = (SOURCE / "etcd", ["-trimpath", "-ldflags", "-s -w"], {"etcd": "go.etcd.io/etcd/server/v3"})
+
+
 @dataclass(frozen=True)
 class Binaries:
     """Paths of the executables."""
@@ -70,6 +74,12 @@ def kubernetes(progress: Progress | None = None, *, node: bool = True) -> Binari
     )
 
 
+def needed_bytes(*, node: bool = True) -> int:
+    """What the disk must have for the binaries that are not there yet."""
+    groups = [group for group in _GROUPS if node or group != "node"]
+    return golang.needed_bytes([*(_folder(group).parent for group in groups), _etcd_folder()])
+
+
 def controllers(progress: Progress | None = None) -> tuple[Path, Path]:
     """kube-controller-manager and kube-scheduler."""
     folder = _kubernetes("controllers", progress or Progress())
@@ -88,9 +98,11 @@ def api_server(progress: Progress | None = None, *, prebuilt: bool = True) -> Ap
 
 def etcd(progress: Progress) -> Path:
     """The etcd server."""
-    flags = ["-trimpath", "-ldflags", "-s -w"]
-    packages = {"etcd": "go.etcd.io/etcd/server/v3"}
-    return golang.build("etcd", SOURCE / "etcd", flags, packages, progress) / "etcd"
+    return golang.build("etcd", *_ETCD, progress) / "etcd"
+
+
+def _etcd_folder() -> Path:
+    return golang.folder("etcd", *_ETCD)
 
 
 def helm(progress: Progress | None = None) -> Path:

@@ -5,11 +5,12 @@ import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from localcluster.errors import ClusterError
+
+from . import exposition
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,7 @@ class Engine:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples that carry these labels; 0 when there are none."""
-        return sum(value for found, value in self._samples(name) if labels.items() <= found.items())
-
-    def _samples(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        for line in text.splitlines():
-            head, _, value = line.rpartition(" ")
-            found, _, rest = head.partition("{")
-            if found == name:
-                pairs = (pair.split("=", 1) for pair in rest.rstrip("}").split(",") if "=" in pair)
-                yield {key: text.strip('"') for key, text in pairs}, float(value)
+        return exposition.metric(self.url, name, **labels)
 
     def _post(self, path: str, body: dict[str, Any]) -> bytes:
         data = json.dumps(body).encode()

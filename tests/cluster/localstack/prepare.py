@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import cpuengine
+from cpuengine.cache import needed_bytes
 from cpuengine.packages import find_interpreter
-from localcluster import golang, images, machine, process, toolchain
+from localcluster import cluster, disk, golang, images, machine, process, toolchain
 from localcluster.layout import layout
 from localcluster.progress import Progress
 from umbra_images import cachefolder
@@ -18,9 +19,13 @@ def prepare(progress: Progress) -> cpuengine.Environment:
     One waits for downloads while another compiles, so together they take little longer than the longest.
     The first failure ends the others. Raises ClusterError or EngineEnvironmentError.
     """
-    machine.check(layout().directory, progress)
+    where = layout()
+    machine.check_rights()
     golang.check_go()
     find_interpreter()
+    needed = {"the engine": needed_bytes(cachefolder.writable()), "the images": images.needed_bytes()}
+    disk.require(where.directory, cluster.needed_bytes(where) | needed)
+    machine.install_packages(progress)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         environment = pool.submit(cpuengine.environment)
         every = [environment, pool.submit(toolchain.kubernetes, progress), pool.submit(_images, progress)]

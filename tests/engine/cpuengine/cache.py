@@ -52,6 +52,11 @@ def build_key() -> str:
     return digest.hexdigest()[:16]
 
 
+def needed_bytes(root: Path) -> int:
+    """Return what the disk must have for the environment below the cache ``root``: nothing when it is built."""
+    return 0 if (root / "engine" / build_key() / DONE).exists() else NEEDED_BYTES
+
+
 def require_free_disk(folder: Path) -> None:
     """Raise when the file system of ``folder`` has too little room for a build."""
     free = shutil.disk_usage(folder).free
