@@ -13,14 +13,19 @@ from localstack.product import NAME, Stack
 
 
 @pytest.fixture(scope="session")
-def stack(cluster: Cluster) -> Iterator[Stack]:
-    """Operator, profile and one deployment that is Ready."""
-    progress = Progress()
-    installed = product.install(cluster, cpuengine.environment(), progress)
-    product.apply(cluster, profile.deployment(NAME, installed.profile_name, installed.environment))
-    product.wait_ready(installed, progress)
-    yield installed
+def installed(cluster: Cluster) -> Iterator[Stack]:
+    """Operator and profile; no deployment is left at the end."""
+    yield product.install(cluster, cpuengine.environment(), Progress())
     cluster.kubectl("-n", product.NAMESPACE, "delete", "k3deployment", "--all", "--wait=true")
+
+
+@pytest.fixture
+def stack(installed: Stack) -> Stack:
+    """The demo's deployment, Ready, whatever an earlier test did to it; in its store may be anything."""
+    wanted = profile.deployment(NAME, installed.profile_name, installed.environment)
+    product.apply(installed.cluster, wanted)
+    product.wait_ready(installed, Progress())
+    return installed
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What users rely on, on a real kubelet: serving, restoring, editing in place, refusing, repairing and deleting.
 
-The tests share one deployment and run in the order in which they stand here; each leaves it Ready.
+The tests share one deployment, because an engine takes long to start; each brings its own prompt and can run alone.
 """
 
 import json
@@ -18,13 +18,11 @@ from localstack.product import NAME, NAMESPACE, Stack
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.engine, pytest.mark.timeout(900)]
 
-PROMPT = prompt(320)
 QUIET = Progress()
 
 
 def test_a_prefix_is_restored_from_the_store_with_equal_log_probabilities(engine: Engine) -> None:
-    engine.generate(PROMPT)
-    longer = [*PROMPT, 11, 12, 13]
+    longer = _stored(engine)
     device = engine.generate(longer)
     read_before = engine.metric("umbra_linker_read_bytes_total")
     engine.flush()
@@ -54,30 +52,38 @@ def test_nothing_is_written_while_nothing_changes(stack: Stack) -> None:
 
 
 def test_an_engine_edit_restarts_the_engine_in_its_pod_and_keeps_the_cache(stack: Stack, engine: Engine) -> None:
+    known = _stored(engine)
     pod_before = stack.pods()[0]
-    epoch = stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"]
-    _patch(stack, {"engine": {"maxRunningRequests": 2}})
+    body = stack.get("k3deployment", NAME)
+    epoch = body["status"]["pods"][0]["epoch"]
+    running = (body["spec"].get("engine") or {}).get("maxRunningRequests")
+    _patch(stack, {"engine": {"maxRunningRequests": 3 if running == 2 else 2}})
     product.wait_ready(stack, QUIET)
     pod = stack.pods()[0]
     assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
     assert _restarts(pod) == _restarts(pod_before)
     assert stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"] == epoch
     # The new engine's device cache is empty, so what it knows of the prompt came from the store.
-    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 320
+    assert engine.generate(known).store_tokens == 320
 
 
 def test_a_flag_that_is_not_allowed_stops_no_engine(stack: Stack, engine: Engine) -> None:
     _patch(stack, {"engine": {"extraArgs": ["--trust-remote-code"]}})
-    product.wait(lambda: stack.conditions()["ConfigValid"]["status"] == "False", 30, lambda: "ConfigValid stays True")
-    condition = stack.conditions()["ConfigValid"]
-    assert condition["reason"] == "ArgumentNotAllowed"
-    assert "--trust-remote-code" in condition["message"]
-    assert engine.generate([5, 6, 7]).tokens
-    _patch(stack, {"engine": {"extraArgs": None}})
+    try:
+        product.wait(
+            lambda: stack.conditions()["ConfigValid"]["status"] == "False", 30, lambda: "ConfigValid stays True"
+        )
+        condition = stack.conditions()["ConfigValid"]
+        assert condition["reason"] == "ArgumentNotAllowed"
+        assert "--trust-remote-code" in condition["message"]
+        assert engine.generate([5, 6, 7]).tokens
+    finally:
+        _patch(stack, {"engine": {"extraArgs": None}})
     product.wait_ready(stack, QUIET)
 
 
 def test_a_killed_engine_comes_back_in_its_pod(stack: Stack, engine: Engine) -> None:
+    known = _stored(engine)
     pod_before = stack.pods()[0]
     os.kill(_engine_process(stack), signal.SIGKILL)
     product.wait(lambda: stack.conditions()["Ready"]["status"] == "False", 60, lambda: "the end was not noticed")
@@ -85,12 +91,13 @@ def test_a_killed_engine_comes_back_in_its_pod(stack: Stack, engine: Engine) -> 
     pod = stack.pods()[0]
     assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
     assert _restarts(pod) == _restarts(pod_before)
-    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 320
+    assert engine.generate(known).store_tokens == 320
 
 
 def test_the_steps_of_node_maintenance_at_one_replica(stack: Stack, engine: Engine) -> None:
     """docs/howto/node-maintenance.md, "Accept it"; the drain is kept to this deployment: the operator runs here too."""
     cluster, node = stack.cluster, stack.cluster.layout.node
+    known = _stored(engine)
     assert stack.conditions()["DisruptionProtected"]["reason"] == "NoBudget"
     before = stack.pods()[0]["metadata"]["uid"]
     cluster.kubectl("cordon", node)
@@ -107,7 +114,7 @@ def test_the_steps_of_node_maintenance_at_one_replica(stack: Stack, engine: Engi
         cluster.kubectl("uncordon", node)
     product.wait_ready(stack, QUIET)
     # A new pod has an empty store, so the prompt is known to nobody.
-    assert engine.generate([*PROMPT, 11, 12, 13]).store_tokens == 0
+    assert engine.generate(known).store_tokens == 0
 
 
 def test_a_node_that_is_too_small_is_said_within_a_minute(stack: Stack) -> None:
@@ -122,15 +129,20 @@ def test_a_node_that_is_too_small_is_said_within_a_minute(stack: Stack) -> None:
     hungry["spec"]["requirements"]["memoryHeadroom"] = "4Ti"
     product.apply(cluster, hungry)
     product.apply(cluster, profile.deployment("hungry", "hungry-v1", stack.environment))
+    try:
+        _wait_for_failed_preflight(stack)
+    finally:
+        cluster.kubectl("-n", NAMESPACE, "delete", "k3deployment", "hungry")
+        cluster.kubectl("delete", "k3profile", "hungry-v1")
 
+
+def _wait_for_failed_preflight(stack: Stack) -> None:
     # The kubelet tries preflight again and again, so one look must see reason and message.
     def failed() -> bool:
         condition = stack.conditions("hungry").get("PreflightPassed", {})
         return condition.get("reason") == "CheckFailed" and "memory: found" in condition["message"]
 
     product.wait(failed, 60, lambda: f"preflight did not fail: {stack.conditions('hungry').get('PreflightPassed')}")
-    cluster.kubectl("-n", NAMESPACE, "delete", "k3deployment", "hungry")
-    cluster.kubectl("delete", "k3profile", "hungry-v1")
 
 
 def test_deleting_the_deployment_leaves_no_pod_process_or_socket(stack: Stack) -> None:
@@ -143,6 +155,15 @@ def test_deleting_the_deployment_leaves_no_pod_process_or_socket(stack: Stack) -
     assert not _processes(uid)
     found = stack.cluster.kubectl("-n", NAMESPACE, "get", "service", NAME, "--ignore-not-found")
     assert not found.strip()
+
+
+def _stored(engine: Engine) -> list[int]:
+    """A prompt that nobody used before, whose first 320 tokens are in the store now."""
+    asked = prompt(320)
+    before = engine.metric("umbra_linker_offloads_total")
+    engine.generate(asked)
+    product.wait(lambda: engine.metric("umbra_linker_offloads_total") > before, 30, lambda: "nothing was stored")
+    return [*asked, 11, 12, 13]
 
 
 def _patch(stack: Stack, spec: dict[str, object]) -> None:

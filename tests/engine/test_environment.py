@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cpuengine import EngineEnvironmentError, cache, debian, environment, packages, sharedlib
-from cpuengine.processes import session_members, start, stop_session, wait_for
+from cpuengine.processes import remove_dead_shared_memory, session_members, start, stop_session, wait_for
 
 CLOSED_PORT = "http://127.0.0.1:9"
 
@@ -105,6 +106,20 @@ def test_stopping_a_session_stops_its_children(tmp_path: Path) -> None:
     assert stop_session(process.pid) == []
     assert session_members(process.pid) == []
     process.wait()
+
+
+def test_load_reports_of_dead_engines_go_and_those_in_use_stay(tmp_path: Path) -> None:
+    dead, opened, mapped = (tmp_path / f"sglang_loads_{name}.shm" for name in ("dead", "opened", "mapped"))
+    other = tmp_path / "other.shm"
+    for path in (dead, opened, mapped, other):
+        path.write_bytes(bytes(4096))
+    with mapped.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 4096)
+    with opened.open():
+        assert remove_dead_shared_memory(tmp_path) == [dead]
+    assert sorted(tmp_path.iterdir()) == sorted([mapped, opened, other])
+    memory.close()
+    assert sorted(remove_dead_shared_memory(tmp_path)) == sorted([mapped, opened])
 
 
 def test_servers_die_with_a_killed_test_run(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cpuengine import Environment, environment
 from cpuengine.launcher import ForkLauncher
+from cpuengine.processes import remove_dead_shared_memory
 from cpuengine.store import Store, running_store
 from ranklab import RankLab
 
@@ -22,9 +23,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def engine_env() -> Environment:
-    """The CPU engine environment, built on first use (about a minute)."""
-    return environment()
+def engine_env() -> Iterator[Environment]:
+    """The CPU engine environment, built on first use (about a minute); at the end nothing of dead engines is left."""
+    yield environment()
+    remove_dead_shared_memory()
 
 
 @pytest.fixture(scope="session")

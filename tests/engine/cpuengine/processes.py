@@ -82,6 +82,25 @@ def wait_for(condition: Callable[[], bool], timeout: float, problem: str, *, eve
     return time.monotonic() - begin
 
 
+def remove_dead_shared_memory(folder: Path = Path("/dev/shm")) -> list[Path]:
+    """Remove what killed engines left of their load reports; return it.
+
+    SGLang never removes these files, and their names carry no pid: one that no process has open is of no use to any.
+    """
+    # Listed first: whatever appears meanwhile is somebody's.
+    files = {str(path): path for path in folder.glob("sglang_loads_*.shm") if path.stat().st_uid == os.geteuid()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for line in (process / "maps").read_text().splitlines():
+                files.pop(line.partition("/")[1] + line.partition("/")[2], None)
+        for descriptor in process.glob("fd/*"):
+            with contextlib.suppress(OSError):
+                files.pop(str(descriptor.readlink()), None)
+    for path in files.values():
+        path.unlink(missing_ok=True)
+    return list(files.values())
+
+
 def free_port() -> int:
     """Return a TCP port that is free on 127.0.0.1 now."""
     with socket.socket() as probe:
