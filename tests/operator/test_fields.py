@@ -88,6 +88,8 @@ DEPLOYMENT: dict[str, Case] = {
         ['"name":"UMBP_DRAM_LOW_WM","value":"0.05"'],
     ),
     "cache.policy.keyLayout": ({}, {}, {"cache.policy.keyLayout": "PerRank"}, ['\\"keyLayout\\":\\"PerRank\\"']),
+    "cache.policy.rpcParallelism": ({}, {}, {"cache.policy.rpcParallelism": 8}, ['\\"rpcParallelism\\":8']),
+    "cache.policy.chunkPages": ({}, {}, {"cache.policy.chunkPages": 256}, ['\\"chunkPages\\":256']),
     "engine.memoryFractionPercent": ({}, {}, {"engine.memoryFractionPercent": 85}, ['"--mem-fraction-static","0.85"']),
     "engine.maxRunningRequests": ({}, {}, {"engine.maxRunningRequests": 9}, ['"--max-running-requests","9"']),
     "engine.chunkedPrefillSize": ({}, {}, {"engine.chunkedPrefillSize": 4096}, ['"--chunked-prefill-size","4096"']),

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import deployment_spec, profile_spec
+from umbra_linker.settings import MOST_CALLS, MOST_PAGES, Settings
 from umbra_operator.api.base import quantity_bytes
+from umbra_operator.api.v1alpha1.deployment import CachePolicy
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, store
@@ -89,6 +91,16 @@ def test_built_in_values() -> None:
     resolved = resolve(deployment_spec(), profile_spec())
     assert (resolved.high_percent, resolved.low_percent, resolved.drain_seconds) == (90, 70, 600)
     assert (resolved.decode_context, resolved.key_layout, resolved.draft) == (1, "Auto", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "default"),
+    [("rpcParallelism", MOST_CALLS, Settings().rpc_parallelism), ("chunkPages", MOST_PAGES, Settings().chunk_pages)],
+)
+def test_the_api_says_what_the_linker_accepts_and_does_when_unset(field: str, most: int, default: int) -> None:
+    schema = CachePolicy.model_json_schema(by_alias=True)["properties"][field]
+    assert (schema["anyOf"][0]["minimum"], schema["anyOf"][0]["maximum"]) == (1, most)
+    assert schema["description"].endswith(f"Unset: {default}.")
 
 
 def test_arguments_the_deployment_stands_over_the_profile() -> None:

@@ -141,7 +141,7 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
         "linker_extra_config": {
             "standalone_address": names.STORE_ADDRESS,
             "standalone_auto_start": False,
-            "umbra": dict(Settings.from_mapping({"keyLayout": resolved.key_layout.value}).to_mapping()),
+            "umbra": _linker_settings(resolved).to_mapping(),
         },
     }
     return {
@@ -149,3 +149,13 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
         "--unified-cache-external-linker-backend": ("dynamic",),
         "--unified-cache-external-linker-config": (json.dumps(config, separators=(",", ":")),),
     }
+
+
+def _linker_settings(resolved: Resolved) -> Settings:
+    policy = resolved.spec.cache.policy
+    chosen = {
+        "keyLayout": resolved.key_layout.value,
+        "rpcParallelism": policy and policy.rpc_parallelism,
+        "chunkPages": policy and policy.chunk_pages,
+    }
+    return Settings.from_mapping({name: value for name, value in chosen.items() if value is not None})

@@ -216,10 +216,14 @@ class Watermarks(Model):
 
 
 class CachePolicy(Model):
-    """What the linker stores, and under which names."""
+    """What the linker stores, under which names, and how it calls the store."""
 
     key_layout: KeyLayout | None = None
     """Auto stores each page of MLA KV once for all ranks. PerRank stores it once per rank, as the stock linker does."""
+    rpc_parallelism: Annotated[int | None, Field(ge=1, le=32)] = None
+    """Calls that a rank has under way to the store at once, for each of lookups, loads and offloads. Unset: 4."""
+    chunk_pages: Annotated[int | None, Field(ge=1, le=65536)] = None
+    """Pages that one call to the store carries at most. Unset: 1024."""
 
 
 class Cache(Model):
@@ -230,7 +234,7 @@ class Cache(Model):
     watermarks: Annotated[Watermarks | None, Field(json_schema_extra=POD)] = None
     """When the store evicts. Unset: 90 and 70."""
     policy: Annotated[CachePolicy | None, Field(json_schema_extra=ENGINE)] = None
-    """What the linker stores."""
+    """What the linker stores, and how."""
 
 
 class EnvVar(Model):
