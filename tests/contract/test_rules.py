@@ -117,6 +117,27 @@ def test_devices_are_offered_in_one_way_at_least(crds: ControlPlane) -> None:
         assert refusal(crds, profile(devices=devices)) is None
 
 
+IMAGE = "image must be NAME, NAME:TAG or NAME@sha256:DIGEST"
+DIGEST = "@sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize("part", ["engine", "store", "kit"])
+def test_an_image_is_one_that_can_be_pulled(crds: ControlPlane, part: str) -> None:
+    for name in ("sglang", "127.0.0.1:5000/a/b_c.d-e:v1.0", f"Registry.example/a__b{DIGEST}", f"a:t{DIGEST}"):
+        assert refusal(crds, profile(**{f"{part}__image": name})) is None, name
+    for name in (
+        "a@sha256:REPLACE-WITH-DIGEST",
+        f"a{DIGEST}0",
+        "a b",
+        "https://a/b",
+        "a/B",
+        "/a",
+        "a:",
+        f"a{DIGEST}:t",
+    ):
+        assert IMAGE in (refusal(crds, profile(**{f"{part}__image": name})) or "accepted"), name
+
+
 def test_a_profile_is_immutable_and_its_labels_are_not(crds: ControlPlane) -> None:
     create(crds, profile("frozen-v1"))
     try:
@@ -130,7 +151,7 @@ def test_a_profile_is_immutable_and_its_labels_are_not(crds: ControlPlane) -> No
 def test_every_rule_stands_in_a_table() -> None:
     """A new rule has a new sentence, and the tables above quote every sentence."""
     quoted = [sentence for _, sentence in REFUSED.values()]
-    quoted += [OFFER, LETTER, "at most 40 characters", "must end in a content version"]
+    quoted += [OFFER, IMAGE, LETTER, "at most 40 characters", "must end in a content version"]
     quoted += ["spec is immutable", "role is immutable"]
     for kind in KINDS:
         messages = {rule["message"] for rule in [*kind.rules, *rules(structural(kind.spec))]}

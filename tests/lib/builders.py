@@ -23,12 +23,12 @@ DEPLOYMENT_SPEC: Mapping[str, Any] = {
 }
 PROFILE_SPEC: Mapping[str, Any] = {
     "engine": {
-        "image": "example.test/engine@sha256:e",
+        "image": "example.test/engine@sha256:" + "e" * 64,
         "args": ["--dtype", "bfloat16"],
         "allowedArgs": ["--dtype", "--attention-backend"],
         "allowedEnv": ["HSA_NO_SCRATCH_RECLAIM"],
     },
-    "kit": {"image": "example.test/kit@sha256:k", "version": "0.1.0"},
+    "kit": {"image": "example.test/kit@sha256:" + "b" * 64, "version": "0.1.0"},
     "tensor": 2,
     "modelRoots": [{"name": "weights", "path": "/srv/weights"}],
     "versions": {"sglang": ["0.5.23"], "mori": ["1.2.4"]},

@@ -15,6 +15,20 @@ OPERATOR = edit(EditClass.OPERATOR)
 Text = Annotated[str, Field(min_length=1, max_length=512)]
 AbsolutePath = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^/")]
 Image = Annotated[str, Field(min_length=1, max_length=512)]
+_IMAGE = (
+    r"^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]([._-]*[a-z0-9])*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@sha256:[0-9a-f]{64})?$"
+)
+"""References that a container runtime can parse; a name of one part may be a host, which decides nothing here."""
+
+
+def _image(optional: bool = False) -> Cel:
+    pattern = _IMAGE.replace("\\", "\\\\")
+    return Cel(
+        f"{'!has(self.image) || ' if optional else ''}self.image.matches('{pattern}')",
+        "image must be NAME, NAME:TAG or NAME@sha256:DIGEST, where DIGEST has 64 hexadecimal digits; "
+        "write the digest of an image that you have tested",
+    )
 
 
 class PullPolicy(StrEnum):
@@ -35,6 +49,7 @@ class CheckMode(StrEnum):
 class EngineProfile(Model):
     """The engine container."""
 
+    rules: ClassVar[tuple[Cel, ...]] = (_image(),)
     image: Annotated[Image, Field(json_schema_extra=POD)]
     """Image of SGLang with the mori client, best by digest."""
     python: Annotated[Text, Field(json_schema_extra=POD)] = "python3"
@@ -60,6 +75,7 @@ class EngineProfile(Model):
 class StoreProfile(Model):
     """The store container."""
 
+    rules: ClassVar[tuple[Cel, ...]] = (_image(optional=True),)
     image: Annotated[Image | None, Field(json_schema_extra=POD)] = None
     """Image with umbp_standalone_server and Python. Unset: the engine's image."""
     python: Annotated[Text | None, Field(json_schema_extra=POD)] = None
@@ -79,6 +95,7 @@ class StoreProfile(Model):
 class KitProfile(Model):
     """The kit container: linker and agent."""
 
+    rules: ClassVar[tuple[Cel, ...]] = (_image(),)
     image: Annotated[Image, Field(json_schema_extra=POD)]
     """Image of the kit."""
     version: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z.+-]+$", json_schema_extra=ENGINE)]
