@@ -46,14 +46,17 @@ status: ## Says what of the local cluster runs
 venv: $(VENV)/done ## Installs the development tools outside the repository
 	@echo $(VENV)
 
-$(VENV)/done: requirements/dev.txt | python
+# The folder's name has the lock file's content, so its date says nothing: a second clone must not build it anew.
+$(VENV)/done: | python
 	@$(PYTHON) -m umbra_images.cachefolder --writable >/dev/null
-	@echo "installing the development tools into $(VENV)"
-	@rm -rf $(VENV)
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --require-hashes --requirement requirements/dev.txt \
-	  || { echo "error: the package registry cannot be reached; check the network and run the command again"; exit 1; }
-	@touch $@
+	@mkdir -p $(CACHE)/venv
+	@exec 9>$(VENV).lock; if command -v flock >/dev/null; then flock 9; fi; [ ! -e $@ ] || exit 0; \
+	  echo "installing the development tools into $(VENV)"; \
+	  rm -rf $(VENV); \
+	  $(PYTHON) -m venv $(VENV); \
+	  $(BIN)/pip install --quiet --require-hashes --requirement requirements/dev.txt \
+	    || { echo "error: the package registry cannot be reached; check the network and run the command again"; exit 1; }; \
+	  touch $@
 
 .PHONY: python
 python:
@@ -86,6 +89,11 @@ test: check ## Runs every test, with the real engine, store, API server and kube
 test-fast: check ## Runs the tests that need no engine, API server or kubelet
 	@$(BIN)/pytest tests -m "not engine and not apiserver and not kubelet"
 
+.PHONY: images
+images: python ## Writes the operator and kit images into dist/ and prints NAME@DIGEST of each; needs REGISTRY
+	@[ -n "$(REGISTRY)" ] || { echo "error: say where you will push them: make images REGISTRY=registry.example.com/umbra"; exit 2; }
+	@$(PYTHON) -m umbra_images operator kit --output dist --registry $(REGISTRY)
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
@@ -98,6 +106,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##@ Variables, of the environment or after the target
 ##= UMBRA_CACHE folder of all that is built and runs; below XDG_CACHE_HOME, or ~/.cache/umbra, when it is not set
 ##= UMBRA_CLUSTER names another cluster beside your own, for up, down and status: 1 to 8 of a-z and 0-9
+##= REGISTRY registry and path in front of the images' names, for images
 ##= PYTHON the Python, 3.11 or later, that runs the local cluster and makes the virtual environment; python3
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise

@@ -46,3 +46,14 @@ def test_a_cache_that_make_cannot_handle_is_refused() -> None:
     refused = _make("help", UMBRA_CACHE="/with space")
     assert refused.returncode != 0
     assert "error: '/with space' has blanks" in refused.stderr
+
+
+def test_images_need_a_registry() -> None:
+    refused = _make("images")
+    assert refused.returncode != 0
+    assert "make images REGISTRY=registry.example.com/umbra" in refused.stdout
+
+
+def test_a_second_clone_uses_the_tools_of_the_first() -> None:
+    os.utime(ROOT / "requirements/dev.txt")
+    assert "install" not in _make("-n", "venv").stdout
