@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 # Absolute, because what make starts runs elsewhere.
 override export UMBRA_CACHE := $(CACHE)
 export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:tests/bench:images
-export MYPYPATH := operator:linker
+export MYPYPATH := operator:linker:images:tests/lib:tests/cluster:tests/engine:tests/bench
 
 .PHONY: help
 help: ## Lists the targets
@@ -71,7 +71,7 @@ generate: $(VENV)/done ## Writes CRDs and reference pages from the API models
 check: $(VENV)/done ## Formatting, lint, types, import rules, generated files, names and the file map
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy -p umbra_operator -p umbra_linker -p umbra_agent
+	@$(BIN)/mypy -p umbra_operator -p umbra_linker -p umbra_agent -p umbra_images -p localcluster -p localstack -p cpuengine -p faultproxy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m umbra_operator.codegen --check
 	@$(BIN)/pytest --quiet --no-header tests/contract/test_tree.py tests/contract/test_architecture.py

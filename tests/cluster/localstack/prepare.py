@@ -28,7 +28,11 @@ def prepare(progress: Progress) -> cpuengine.Environment:
     machine.install_packages(progress)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         environment = pool.submit(cpuengine.environment)
-        every = [environment, pool.submit(toolchain.kubernetes, progress), pool.submit(_images, progress)]
+        every: list[concurrent.futures.Future[Any]] = [
+            environment,
+            pool.submit(toolchain.kubernetes, progress),
+            pool.submit(_images, progress),
+        ]
         try:
             for built in concurrent.futures.as_completed(every):
                 built.result()

@@ -113,8 +113,8 @@ def wait_ready(stack: Stack, progress: Progress, name: str = NAME, seconds: floa
             if seen.get(kind) != now and kind not in ("Reconciling", "Stalled", "Ready"):
                 progress.note(f"  {kind:16} {condition['status']:8} {condition['message']}")
             seen[kind] = now
-        condition = conditions.get("Ready")
-        return bool(condition and condition["status"] == "True" and condition["observedGeneration"] == generation)
+        found = conditions.get("Ready")
+        return bool(found and found["status"] == "True" and found["observedGeneration"] == generation)
 
     with progress.step("ready", "waiting for the deployment to be Ready"):
         wait(ready, seconds, lambda: f"Ready is {seen.get('Ready', ('not there', ''))}")
