@@ -1,12 +1,10 @@
 """Starts the operator: logging, metrics, kopf, workers, the poller of agents and the resync."""
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import kopf
 from kopf._cogs.structs.references import Insights
 
-from umbra_operator import __version__, errors, handlers, health, metrics, watches
+from umbra_operator import __version__, errors, handlers, health, logs, metrics, watches
 from umbra_operator.cluster import KubeCluster
 from umbra_operator.election import ATTEMPT_SECONDS, Election
 from umbra_operator.observe import Memory
@@ -30,21 +28,6 @@ logger = logging.getLogger("umbra_operator")
 
 FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 16.0
 """Until a resync that did not get all its lists is tried again; the delay doubles."""
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line, for log collectors."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {
-            "ts": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
 
 
 class Operator:
@@ -103,30 +86,32 @@ class Operator:
                 self._queue.done(key)
                 continue
             metrics.QUEUE_DEPTH.labels(metrics.CONTROLLER).set(len(self._queue))
-            with metrics.RECONCILE_SECONDS.labels(metrics.CONTROLLER).time():
+            with (
+                logs.reconciling(metrics.CONTROLLER, *key),
+                metrics.RECONCILE_SECONDS.labels(metrics.CONTROLLER).time(),
+            ):
                 result = await self._reconcile(key)
             metrics.RECONCILES.labels(metrics.CONTROLLER, result).inc()
             self._queue.done(key)
 
     async def _reconcile(self, key: Key) -> str:
-        name = "/".join(key)
         try:
             again = await self._reconciler.reconcile(key)
         except errors.Conflict as error:
             # Somebody was faster, or an event has not arrived yet: look again after it has.
-            logger.debug("%s: %s", name, error)
+            logger.debug("%s", error)
             self._queue.retry(key)
             return "requeue"
         except errors.Missing as error:
-            logger.debug("%s: %s", name, error)
+            logger.debug("%s", error)
             self._queue.retry(key)
             return "requeue"
         except errors.UmbraError as error:
-            logger.warning("%s: %s; trying again in %.1f s", name, error, self._queue.retry(key))
+            logger.warning("%s; trying again in %.1f s", error, self._queue.retry(key))
             return "error"
         except Exception:
             # One object that cannot be handled must not stop the others.
-            logger.exception("%s: unexpected; trying again in %.1f s", name, self._queue.retry(key))
+            logger.exception("unexpected; trying again in %.1f s", self._queue.retry(key))
             return "error"
         self._queue.forget(key)
         if again is not None:
@@ -233,7 +218,7 @@ def main() -> int:
         print(f"umbra-operator: {error}", file=sys.stderr)
         return 2
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(logs.JsonLines())
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     handlers.quiet_kopf()
     signs = health.Health(settings.resync_seconds)

@@ -90,7 +90,7 @@ class Reconciler:
             try:
                 await self._apply(key, action)
             except (errors.Refused, errors.SpecInvalid) as error:
-                logger.warning("%s/%s: %s", *key, error)
+                logger.warning("%s", error)
                 problems.append(error)
                 if isinstance(action, Apply) and isinstance(error, errors.SpecInvalid):
                     break
@@ -114,30 +114,24 @@ class Reconciler:
         return self._memory.child(key, kind)
 
     async def _apply(self, key: Key, action: Action) -> None:
-        namespace, name = key
+        namespace, _ = key
         match action:
             case CreatePod(manifest):
-                logger.info("%s/%s: creating pod %s", namespace, name, manifest["metadata"]["name"])
+                logger.info("creating pod %s", manifest["metadata"]["name"])
                 self._memory.put_pod(await self._create(manifest))
             case DeletePod(pod, uid, version):
-                logger.info("%s/%s: deleting pod %s", namespace, name, pod)
+                logger.info("deleting pod %s", pod)
                 await self._cluster.delete(PODS, namespace, pod, uid, version)
             case PatchPod(pod, uid, version, annotations):
-                logger.info(
-                    "%s/%s: giving pod %s launch revision %s",
-                    namespace,
-                    name,
-                    pod,
-                    annotations[names.ANNOTATION_REVISION],
-                )
+                logger.info("giving pod %s launch revision %s", pod, annotations[names.ANNOTATION_REVISION])
                 meta = {"uid": uid, "resourceVersion": version, "annotations": dict(annotations)}
                 self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, {"metadata": meta}))
                 self._poller.hasten(uid)
             case Apply(manifest, uid):
-                logger.info("%s/%s: applying %s", namespace, name, manifest["kind"])
+                logger.info("applying %s", manifest["kind"])
                 await self._apply_child(key, manifest, uid)
             case Prune(kind, child, uid):
-                logger.info("%s/%s: removing %s %s", namespace, name, kind, child)
+                logger.info("removing %s %s", kind, child)
                 await self._prune(key, kind, uid)
 
     async def _apply_child(self, key: Key, manifest: Mapping[str, Any], uid: str | None) -> None:

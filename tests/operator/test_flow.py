@@ -103,6 +103,21 @@ def test_from_nothing_to_ready(serving: Stack) -> None:
     assert line[:5] == ["k3", "True", "Serving", "1", "1"]
 
 
+def test_a_log_line_has_its_object_and_reconcile_as_fields(serving: Stack, operators: Operators) -> None:
+    serving.add("other")
+    eventually(lambda: serving.ready("other"), "the second one is ready")
+    lines = [json.loads(line) for line in operators.running.log.read_text().splitlines()]
+    mine = [line for line in lines if line.get("namespace") == serving.namespace]
+    reconciles = {line["reconcileID"]: (line["controller"], line["name"]) for line in mine}
+    assert set(reconciles.values()) == {("k3deployment", "k3"), ("k3deployment", "other")}
+    assert {line["name"]: line["msg"] for line in mine if "creating pod" in line["msg"]} == {
+        "k3": "creating pod k3-0-0",
+        "other": "creating pod other-0-0",
+    }
+    assert all((line["controller"], line["name"]) == reconciles[line["reconcileID"]] for line in mine)
+    assert "reconcileID" not in next(line for line in lines if "serves all namespaces" in line["msg"])
+
+
 def test_a_steady_state_and_a_restart_of_the_operator_write_nothing(serving: Stack, operators: Operators) -> None:
     time.sleep(1)
     before, writes = serving.versions(), operators.running.writes()
