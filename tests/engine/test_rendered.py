@@ -66,13 +66,15 @@ import argparse, json, sys
 from sglang.srt.server_args import ServerArgs
 parser = argparse.ArgumentParser(exit_on_error=False)
 ServerArgs.add_cli_args(parser)
+names = {option: action.dest for action in parser._actions for option in action.option_strings}
 found = vars(parser.parse_args(json.loads(sys.stdin.read())))
-print(json.dumps({name: value for name, value in found.items() if isinstance(value, (str, int, float, bool))}))
+values = {name: value for name, value in found.items() if isinstance(value, (str, int, float, bool))}
+print(json.dumps({"names": names, "values": values}))
 """
 
 
-def parsed(environment: Environment, arguments: list[str]) -> dict[str, Any]:
-    """Values of SGLang's own parser."""
+def parsed(environment: Environment, arguments: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of SGLang's own parser, and for each flag that it knows the name of its value."""
     result = subprocess.run(
         [environment.python, "-W", "ignore", "-c", PARSE],
         input=json.dumps(arguments),
@@ -83,8 +85,8 @@ def parsed(environment: Environment, arguments: list[str]) -> dict[str, Any]:
         check=False,
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return found
+    found = json.loads(result.stdout.splitlines()[-1])
+    return found["values"], found["names"]
 
 
 def test_the_engine_understands_every_flag_and_each_name_of_an_owned_one(engine_env: Environment) -> None:
@@ -99,7 +101,7 @@ def test_the_engine_understands_every_flag_and_each_name_of_an_owned_one(engine_
             "mambaStateDtype": "bfloat16",
         },
     )
-    found = parsed(engine_env, argv(resolve(spec, profile_spec()))[3:])
+    found, known = parsed(engine_env, argv(resolve(spec, profile_spec()))[3:])
     wanted = {
         "model_path": "/models/k3",
         "served_model_name": "kimi-k3",
@@ -119,3 +121,7 @@ def test_the_engine_understands_every_flag_and_each_name_of_an_owned_one(engine_
     }
     assert {name: found.get(name) for name in wanted} == wanted
     assert set(flags.parse(argv(resolve(spec, profile_spec()))[3:])) <= {*flags.OWNED, "--log-level-http", "--dtype"}
+    owned = {known[flag] for flag in flags.OWNED if flag in known}
+    assert {flag for flag, value in known.items() if value in owned} <= set(flags.OWNED)
+    # What is no name of an owned flag must not be taken for an abbreviation of one.
+    assert {flag for flag in known if flag.startswith("--") and flags.owner(flag)} <= set(flags.OWNED)

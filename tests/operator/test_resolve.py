@@ -174,6 +174,14 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
         ({"engine": {"extraArgs": [flag, "x"]}}, {"engine__allowedArgs": [flag]}, Reason.ARGUMENT_OWNED, "extraArgs")
         for flag in sorted(flags.OWNED)
     ),
+    (
+        {"engine": {"extraArgs": ["--api-k", "x"]}},
+        {"engine__allowedArgs": ["--api-k"]},
+        Reason.ARGUMENT_OWNED,
+        "--api-k;",
+    ),
+    ({}, {"engine__args": ["--context-len", "9"]}, Reason.ARGUMENT_OWNED, "engine.contextLength"),
+    ({}, {"engine__args": ["--decode-context-parallel-size=2"]}, Reason.ARGUMENT_OWNED, "parallelism.decodeContext"),
     ({"engine": {"extraArgs": ["--trust-remote-code"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "allowedArgs"),
     ({"engine": {"extraArgs": ["--dtype=--api-key"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "extraArgs"),
     ({"engine": {"extraArgs": ["--dtype", "-tp", "4"]}}, {}, Reason.ARGUMENT_NOT_ALLOWED, "extraArgs"),

@@ -13,6 +13,7 @@ OWNED: Mapping[str, str] = {
     "--tp-size": "parallelism.tensor",
     "--tensor-parallel-size": "parallelism.tensor",
     "--dcp-size": "parallelism.decodeContext",
+    "--decode-context-parallel-size": "parallelism.decodeContext",
     "--page-size": "nothing: a page is 64 tokens",
     "--enable-metrics": "nothing: Umbra sets it",
     "--enable-cache-report": "nothing: Umbra sets it",
@@ -20,6 +21,7 @@ OWNED: Mapping[str, str] = {
     "--unified-cache-external-linker-backend": "nothing: Umbra sets it",
     "--unified-cache-external-linker-config": "cache.policy",
     "--enable-hierarchical-cache": "nothing: the linker excludes it",
+    "--enable-hicache": "nothing: the linker excludes it",
     "--disable-radix-cache": "nothing: the linker needs the radix cache",
     "--mem-fraction-static": "engine.memoryFractionPercent",
     "--max-running-requests": "engine.maxRunningRequests",
@@ -29,12 +31,13 @@ OWNED: Mapping[str, str] = {
     "--mamba-ssm-dtype": "engine.mambaStateDtype",
     "--speculative-algorithm": "speculation.type",
     "--speculative-draft-model-path": "speculation.dspark.draft",
+    "--speculative-draft-model": "speculation.dspark.draft",
     "--speculative-dspark-block-size": "speculation.dspark.blockSize",
     "--tokenizer-worker-num": "nothing: one tokenizer process holds the admin key",
     "--api-key": "nothing: /server_info would print it",
     "--admin-api-key": "nothing: /server_info would print it",
 }
-"""Flags that Umbra sets, with the field that sets each. ``engine.extraArgs`` may not hold them."""
+"""Flags that Umbra sets, by every name, with the field that sets each. ``engine.extraArgs`` may not hold them."""
 
 PROFILE_MAY_SET = frozenset(
     {
@@ -72,9 +75,19 @@ OWNED_STORE_ENV: Mapping[str, str] = {
     "UMBP_STANDALONE_ADDRESS": "nothing: Umbra sets it",
     "HSA_USERPTR_FOR_PAGED_MEM": "nothing: Umbra sets it",
     "HSA_ENABLE_IPC_MODE_LEGACY": "the profile's rocm.legacyIpc",
+    "UMBP_DRAM_HOST_REGISTER": "nothing: GPUs reach no store that is not registered",
     "MORI_GLOBAL_LOG_LEVEL": "nothing: the agent reads the log",
+    "MORI_UMBP_LOG_LEVEL": "nothing: the agent reads the log",
 }
 """The store's variables that Umbra sets, with the field that sets each. A profile's ``store.env`` may not hold them."""
+
+
+def owner(flag: str) -> str | None:
+    """The field that sets ``flag``, by any of its names or an abbreviation; None when Umbra does not set it.
+
+    The engine's parser takes a beginning of a flag for the flag itself, as long as no other flag begins so.
+    """
+    return OWNED.get(flag) or next((field for owned, field in OWNED.items() if owned.startswith(flag)), None)
 
 
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")

@@ -74,10 +74,8 @@ def _check_args(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
     except ValueError as error:
         raise SpecInvalid(Reason.ARGUMENT_NOT_ALLOWED, f"spec.engine.extraArgs: {error}") from error
     for flag in extra:
-        if flag in flags.OWNED:
-            raise SpecInvalid(
-                Reason.ARGUMENT_OWNED, f"spec.engine.extraArgs: remove {flag}; set by {flags.OWNED[flag]} instead"
-            )
+        if owner := flags.owner(flag):
+            raise SpecInvalid(Reason.ARGUMENT_OWNED, f"spec.engine.extraArgs: remove {flag}; set by {owner} instead")
         if flag not in profile.engine.allowed_args:
             raise SpecInvalid(
                 Reason.ARGUMENT_NOT_ALLOWED,
@@ -89,9 +87,9 @@ def _check_args(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> None:
     except ValueError as error:
         raise SpecInvalid(Reason.PROFILE_UNREADABLE, f"the profile's engine.args: {error}") from error
     for flag in default:
-        if flag in flags.OWNED and flag not in flags.PROFILE_MAY_SET:
+        if flag not in flags.PROFILE_MAY_SET and (owner := flags.owner(flag)):
             raise SpecInvalid(
-                Reason.ARGUMENT_OWNED, f"the profile's engine.args: remove {flag}; set by {flags.OWNED[flag]} instead"
+                Reason.ARGUMENT_OWNED, f"the profile's engine.args: remove {flag}; set by {owner} instead"
             )
 
 
