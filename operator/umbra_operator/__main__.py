@@ -106,6 +106,9 @@ class Operator:
             logger.debug("%s", error)
             self._queue.retry(key)
             return "requeue"
+        except errors.ClusterUnavailable as error:
+            logger.warning("%s; trying again in %.1f s", error, self._queue.retry(key, error.seconds))
+            return "error"
         except errors.UmbraError as error:
             logger.warning("%s; trying again in %.1f s", error, self._queue.retry(key))
             return "error"

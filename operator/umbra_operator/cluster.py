@@ -110,6 +110,8 @@ class KubeCluster:
     def __init__(self, configuration: client.Configuration, patience: Callable[[], float]) -> None:
         self._api = client.ApiClient(configuration)
         self._patience = patience
+        self._later: dict[tuple[str, str], float] = {}
+        """When, by the monotonic clock, a request may be sent again that the server asked to repeat later."""
 
     @classmethod
     async def connect(cls, patience: Callable[[], float] = lambda: REQUEST_SECONDS) -> "KubeCluster":
@@ -196,6 +198,8 @@ class KubeCluster:
         path = resource.path(namespace, name, subresource)
         headers = {"Accept": "application/json", "Content-Type": content_type}
         began, code = time.monotonic(), "error"
+        if (wait := self._later.get((method, path), began) - began) > 0:
+            raise errors.ClusterUnavailable(f"{method} {path}: not sent, the API server asked to wait", wait)
         try:
             _, url, headers, sent, _ = await self._api.param_serialize(
                 method,
@@ -219,7 +223,13 @@ class KubeCluster:
             metrics.REQUESTS.labels(code, method, resource.plural).inc()
             metrics.REQUEST_SECONDS.labels(method).observe(time.monotonic() - began)
         if response.status >= 300:
-            raise _error(response.status, f"{method} {path}: {_message(text)}")
+            # What the server asks for is kept within what any request may take, however overloaded it thinks it is.
+            wait = min(_retry_after(response.headers), seconds)
+            if wait:
+                now = time.monotonic()
+                self._later = {key: due for key, due in self._later.items() if due > now}
+                self._later[method, path] = now + wait
+            raise _error(response.status, f"{method} {path}: {_message(text)}", wait)
         parsed: dict[str, Any] = json.loads(text)
         return parsed
 
@@ -259,14 +269,20 @@ async def load_connection() -> Connection:
     )
 
 
-def _error(status: int, message: str) -> errors.UmbraError:
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that the server asks to wait; 0 when it does not. It never sends the form with a date."""
+    value = headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdecimal() else 0.0
+
+
+def _error(status: int, message: str, wait: float) -> errors.UmbraError:
     if status == 404:
         return errors.Missing(message)
     if status == 409:
         return errors.Conflict(message)
     if status in (400, 403, 405, 413, 415, 422):
         return errors.Refused(message)
-    return errors.ClusterUnavailable(message)
+    return errors.ClusterUnavailable(message, wait)
 
 
 def _message(text: bytes) -> str:

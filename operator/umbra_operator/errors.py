@@ -17,7 +17,11 @@ class SpecInvalid(UmbraError):
 
 
 class ClusterUnavailable(UmbraError):
-    """The API server did not answer, or asked to come back later: try again."""
+    """The API server did not answer, or asked to come back later: try again, in ``seconds`` at the earliest."""
+
+    def __init__(self, message: str, seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class Conflict(UmbraError):

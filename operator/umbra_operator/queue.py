@@ -54,10 +54,10 @@ class WorkQueue(Generic[K]):
         heapq.heappush(self._delayed, (due, self._order, key))
         self._wake.set()
 
-    def retry(self, key: K) -> float:
+    def retry(self, key: K, at_least: float = 0.0) -> float:
         """Run ``key`` again after a failure; returns the delay in seconds, which doubles from 0.1 to 30."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS)
+        delay = max(min(FIRST_RETRY_SECONDS * 2 ** (failures - 1), LAST_RETRY_SECONDS), at_least)
         self.add_after(key, delay)
         return float(delay)
 

@@ -1,13 +1,18 @@
 """The door to the API against the real server: what each failure becomes, and that nothing is overwritten unseen."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from apiproxy import detour, proxied
 from builders import deployment
+from faultproxy import Answer, Match
 from localcluster import probe
 from localcluster.controlplane import ControlPlane
+from operatorprocess import grant, kubeconfig
 from umbra_operator import cluster, errors
 from umbra_operator.cluster import DEPLOYMENTS, PODS, SERVICES, KubeCluster
 
@@ -88,6 +93,30 @@ async def test_the_status_is_applied_to_its_subresource_and_to_no_other_version(
     body["metadata"] = {**body["metadata"], "resourceVersion": made["metadata"]["resourceVersion"]}
     with pytest.raises(errors.Conflict):
         await door.apply(DEPLOYMENTS, body, "umbra-status", "status")
+
+
+async def test_what_is_to_be_sent_later_is_not_sent_before_and_no_wait_is_endless(
+    crds: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grant(crds)
+    with proxied(crds) as proxy:
+        monkeypatch.setenv("KUBECONFIG", str(detour(kubeconfig(crds, tmp_path / "kubeconfig"), proxy)))
+        door = await KubeCluster.connect()
+        creates = Match({"create"}, resource="services", namespace=namespace)
+        with proxy.failing(Answer(429, retry_after=1), creates, times=1):
+            for told in ("injected", "asked to wait"):
+                with pytest.raises(errors.ClusterUnavailable, match=told) as caught:
+                    await door.create(SERVICES, service(namespace))
+                assert 0 < caught.value.seconds <= 1
+            assert len(proxy.requests(creates)) == 1
+            await door.serves(SERVICES)  # nothing else has to wait
+            await asyncio.sleep(1)
+            await door.create(SERVICES, service(namespace))
+        with proxy.failing(Answer(503, retry_after=3600), creates, times=1):
+            with pytest.raises(errors.ClusterUnavailable) as caught:
+                await door.create(SERVICES, service(namespace, "b"))
+            assert caught.value.seconds == cluster.REQUEST_SECONDS
+        await door.close()
 
 
 async def test_a_server_that_is_not_there_is_unavailable(

@@ -78,3 +78,9 @@ async def test_every_waiting_worker_gets_a_key() -> None:
     for key in range(4):
         queue.add(key)
     assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 5)) == [0, 1, 2, 3]
+
+
+def test_a_retry_waits_at_least_as_long_as_it_was_asked_to() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    assert queue.retry("a", at_least=7.0) == 7.0
+    assert queue.retry("b", at_least=0.01) == 0.1
