@@ -2,12 +2,13 @@
 
 import ctypes
 import mmap
-import os
 import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+
+from umbra_agent.kernel import cgroup_files, read_text
 
 # Above the limit by this much, an mlock succeeds only when the limit does not apply to us.
 MEMLOCK_EXCESS_BYTES = 64 << 20
@@ -90,21 +91,9 @@ def memory_total(meminfo: Path) -> int | None:
 
 
 def cgroup_limit(root: Path, membership: Path) -> int | None:
-    """Lowest memory limit in bytes that applies to this process: cgroup v2 `memory.max`, v1 `memory.limit_in_bytes`.
-
-    The own group is looked up below the mount and at the mount itself: a container often sees only its own subtree.
-    """
-    found: list[int] = []
-    for line in (read_text(membership) or "").splitlines():
-        controllers, path = line.split(":", 2)[1:] if line.count(":") >= 2 else ("-", "/")
-        group = path.lstrip("/")
-        if controllers == "":
-            files = [root / group / "memory.max", root / "memory.max"]
-        elif "memory" in controllers.split(","):
-            files = [base / "memory.limit_in_bytes" for base in (root / "memory" / group, root / "memory")]
-        else:
-            continue
-        found += [int(text) for text in map(read_text, files) if text is not None and text.isdecimal()]
+    """Lowest memory limit in bytes that applies to this process: cgroup v2 `memory.max`, v1 `memory.limit_in_bytes`."""
+    paths = cgroup_files(root, membership, v2="memory.max", v1="memory.limit_in_bytes")
+    found = [int(text) for text in map(read_text, paths) if text is not None and text.isdecimal()]
     limits = [limit for limit in found if 0 < limit < CGROUP_V1_UNLIMITED_BYTES]
     return min(limits, default=None)
 
@@ -131,11 +120,3 @@ def selected(choices: str | None) -> str | None:
         return None
     words = [word[1:-1] for word in choices.split() if word.startswith("[") and word.endswith("]")]
     return words[0] if len(words) == 1 else None
-
-
-def read_text(path: Path) -> str | None:
-    """Content without surrounding blanks, or None when it cannot be read."""
-    try:
-        return os.fsdecode(path.read_bytes()).strip()
-    except OSError:
-        return None
