@@ -18,7 +18,11 @@ TERMINATION_LOG = Path("/dev/termination-log")
 def main(arguments: list[str] | None = None) -> int:
     """Run one mode and return the process's exit code. Raises SystemExit(2) on wrong usage."""
     pin_import_path()
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(given)
+    if getattr(options, "rehearse", None) is not None:
+        return rehearse(options.mode)
+    options.rest = own_arguments(given)
     match options.mode:
         case "kit":
             return kit_mode(options)
@@ -36,6 +40,20 @@ def pin_import_path() -> None:
     """Resolve the links in the import paths once: `current` may lead to a newer kit later; modules must not mix."""
     sys.path[:] = [os.path.realpath(entry) if entry else entry for entry in sys.path]
     umbra_agent.__path__ = [os.path.realpath(entry) for entry in umbra_agent.__path__]
+
+
+def rehearse(mode: str) -> int:
+    """Load all that `mode` needs and say that an agent may replace itself by this one."""
+    from umbra_agent import engine, store, trial
+
+    print(trial.ACCEPTED if mode in (engine.MODE, store.MODE) else trial.REFUSED, flush=True)
+    return 0
+
+
+def own_arguments(given: list[str]) -> tuple[str, ...]:
+    """The command line after the mode, without the handover that is only for this process."""
+    rest = given[1:]
+    return tuple(rest[2:] if rest[:1] == ["--handover"] else rest)
 
 
 def kit_mode(options: argparse.Namespace) -> int:
@@ -68,6 +86,10 @@ def store_mode(options: argparse.Namespace) -> int:
             bind=options.bind,
             port=options.port,
             stop_seconds=options.stop_seconds,
+            kit_root=options.kit_root,
+            run_dir=options.run_dir,
+            rest=options.rest,
+            handover=options.handover,
         )
     )
 
@@ -82,6 +104,7 @@ def engine_mode(options: argparse.Namespace) -> int:
                 document=options.document,
                 kit_root=options.kit_root,
                 drain_flag=options.drain_flag,
+                run_dir=options.run_dir,
                 store_port=None if options.without_store else options.store_port,
                 rest_seconds=options.rest_seconds,
             ),
@@ -89,6 +112,8 @@ def engine_mode(options: argparse.Namespace) -> int:
             termination_log=options.termination_log,
             bind=options.bind,
             port=options.port,
+            rest=options.rest,
+            handover=options.handover,
         )
     )
 
@@ -142,7 +167,6 @@ def _add_engine(modes: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     mode.add_argument(
         "--document", type=Path, default=Path("/etc/umbra/launch/launch.json"), help="launch document (%(default)s)"
     )
-    mode.add_argument("--kit-root", type=Path, default=Path("/umbra"), help="kit versions (default: %(default)s)")
     mode.add_argument("--drain-flag", type=Path, default=Path("/run/umbra/drain"), help="default: %(default)s")
     mode.add_argument("--store-port", type=int, default=9601, help="the store agent's port (default: %(default)s)")
     mode.add_argument("--without-store", action="store_true", help="start without waiting for a store")
@@ -153,8 +177,15 @@ def _add_engine(modes: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _add_common(mode: argparse.ArgumentParser, port: int) -> None:
+    # Not at the top: nothing but this module may be imported before the import path is pinned.
+    from umbra_agent import upgrade
+
     mode.add_argument("--bind", default="0.0.0.0", help="address of the agent's HTTP server (default: %(default)s)")
     mode.add_argument("--port", type=int, default=port, help="port of the agent's HTTP server (default: %(default)s)")
+    mode.add_argument("--kit-root", type=Path, default=Path("/umbra"), help="kit versions (default: %(default)s)")
+    mode.add_argument("--run-dir", type=Path, default=Path("/run/umbra"), help="small files (default: %(default)s)")
+    mode.add_argument("--handover", type=int, metavar="FD", help="what an earlier agent left; never give it by hand")
+    mode.add_argument("--rehearse", type=int, choices=[upgrade.FORMAT], help="only say whether this agent would start")
     mode.add_argument("--boot-id", type=Path, default=Path("/run/umbp/boot_id"), help="default: %(default)s")
     _add_termination(mode)
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -51,16 +50,23 @@ class Child:
     """
 
     def __init__(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        output: int | None = None,
-        blocked: Iterable[int] = (),
+        self, pid: int, started_at: float, output: int, process: "subprocess.Popen[bytes] | None" = None
     ) -> None:
+        """A child that runs already: `start` makes one, and an earlier agent may have left one (no `process`)."""
+        self.pid = pid
+        self.started_at = started_at
+        self.output = output
+        """Reading end of the pipe that takes its stdout and stderr together."""
+        self.exit: Exit | None = None
+        self.empty = False
+        self._process = process
+
+    @classmethod
+    def start(cls, argv: Sequence[str], environment: Mapping[str, str], blocked: Iterable[int] = ()) -> "Child":
         """Start `argv` (no shell). Raises OSError.
 
-        `output` is a descriptor for stdout and stderr together; `blocked` signals are blocked in the child from its
-        first instruction on, so that it can wait for them whatever threads it makes.
+        `blocked` signals are blocked in the child from its first instruction on, so that it can wait for them
+        whatever threads it makes.
         """
         agent = os.getpid()
 
@@ -70,28 +76,25 @@ class Child:
             if os.getppid() != agent:
                 os._exit(1)
 
+        reading, writing = os.pipe()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 argv,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT if output is not None else None,
+                stdout=writing,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=die_with_agent,  # noqa: PLW1509 - one system call, made from C: it takes no Python lock
             )
+        except BaseException:
+            os.close(reading)
+            raise
         finally:
+            os.close(writing)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.pid = self._process.pid
-        self.started_at = time.time()
-        self.exit: Exit | None = None
-        self.empty = False
-
-    @property
-    def output(self) -> IO[bytes] | None:
-        """The reading end when the child was started with `output=subprocess.PIPE`."""
-        return self._process.stdout
+        return cls(process.pid, time.time(), reading, process)
 
     def reap(self) -> None:
         """Collect all that has ended; sets `exit` for the main process, and `empty` when no descendant is left."""
@@ -124,8 +127,9 @@ class Child:
     def _record(self, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)
         self.exit = Exit(code if code >= 0 else None, -code if code < 0 else None, time.time())
-        # Tells subprocess that the process was reaped here, so that it neither waits nor warns.
-        self._process.returncode = code
+        if self._process is not None:
+            # Tells subprocess that the process was reaped here, so that it neither waits nor warns.
+            self._process.returncode = code
 
 
 def descendants(ancestor: int) -> list[int]:

@@ -1,9 +1,11 @@
 """What the engine agent shows: readiness, /status and metrics, all from one frozen snapshot."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from umbra_agent.child import Exit
+from umbra_agent.exit_cause import Explanation
 from umbra_agent.metrics import (
     DOCUMENTS_REFUSED,
     ENGINE_BACKOFF,
@@ -18,6 +20,7 @@ from umbra_agent.metrics import (
     Sample,
     one_hot,
 )
+from umbra_agent.progress import Progress
 
 State = Literal["waiting", "starting", "serving", "draining", "stopping", "failed"]
 ExitReason = Literal["Exited", "Stopped", "DrainTimeout", "StartFailed"]
@@ -29,9 +32,18 @@ class LastExit:
 
     exit: Exit
     reason: ExitReason
+    explanation: Explanation | None = None
 
     def to_status(self) -> dict[str, Any]:
-        return {"code": self.exit.code, "signal": self.exit.signal, "reason": self.reason, "at": round(self.exit.at, 3)}
+        """The lastExit object of /status and of the termination message."""
+        return {
+            "code": self.exit.code,
+            "signal": self.exit.signal,
+            "reason": self.reason,
+            "at": round(self.exit.at, 3),
+            "cause": self.explanation.cause if self.explanation else None,
+            "detail": self.explanation.detail if self.explanation else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -56,18 +68,18 @@ class EngineSnapshot:
     start_seconds: float | None = None
     stop_seconds: float | None = None
     last_exit: LastExit | None = None
+    progress: Progress | None = None
     problem: str | None = None
 
 
 def not_ready_reason(snapshot: EngineSnapshot) -> str | None:
     """None when requests may come, else why not.
 
-    The store counts only before the first start: when it is lost or frozen later, requests are cache misses.
+    The store counts only before the first start: when it is lost or frozen later, requests are cache misses. An engine
+    that serves while another revision waits, is judged or is held back still serves; readiness drops with the drain.
     """
     if snapshot.state != "serving":
         return snapshot.problem or f"the engine is {snapshot.state}"
-    if snapshot.revision != snapshot.wanted_revision:
-        return f"revision {snapshot.revision} runs, {snapshot.wanted_revision} is wanted"
     if not snapshot.store_ready_once:
         return "the store was never ready"
     if snapshot.engine_problem is not None:
@@ -75,11 +87,12 @@ def not_ready_reason(snapshot: EngineSnapshot) -> str | None:
     return None
 
 
-def status(snapshot: EngineSnapshot, epoch: str | None) -> dict[str, Any]:
-    """The /status document. Holds no argument and no environment value."""
+def status(snapshot: EngineSnapshot, epoch: str | None, now: float) -> dict[str, Any]:
+    """The /status document at the Unix time `now`. Holds no argument and no environment value."""
     return {
         "agent": "engine",
         "kit": snapshot.kit or snapshot.agent_kit,
+        "agentKit": snapshot.agent_kit,
         "revision": snapshot.revision,
         "wantedRevision": snapshot.wanted_revision,
         "state": snapshot.state,
@@ -89,9 +102,25 @@ def status(snapshot: EngineSnapshot, epoch: str | None) -> dict[str, Any]:
         "storeReadyOnce": snapshot.store_ready_once,
         "startedAt": None if snapshot.started_at is None else round(snapshot.started_at, 3),
         "readyAt": None if snapshot.ready_at is None else round(snapshot.ready_at, 3),
+        "progress": None if snapshot.progress is None else snapshot.progress.to_status(now),
         "lastExit": None if snapshot.last_exit is None else snapshot.last_exit.to_status(),
         "problem": snapshot.problem,
     }
+
+
+def snapshot_to_handover(snapshot: EngineSnapshot) -> dict[str, Any]:
+    """For the agent that replaces this one."""
+    return asdict(snapshot)
+
+
+def snapshot_from_handover(document: Mapping[str, Any], agent_kit: str) -> EngineSnapshot:
+    """What an earlier agent showed; fields that this version does not know are left out."""
+    known = {name: document[name] for name in EngineSnapshot.__dataclass_fields__ if name in document}
+    last = known.get("last_exit")
+    if last is not None:
+        explanation = Explanation(**last["explanation"]) if last["explanation"] else None
+        known["last_exit"] = LastExit(Exit(**last["exit"]), last["reason"], explanation)
+    return EngineSnapshot(**{**known, "agent_kit": agent_kit, "progress": None})
 
 
 def samples(snapshot: EngineSnapshot) -> list[Sample]:

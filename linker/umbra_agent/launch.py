@@ -35,6 +35,18 @@ class Launch:
     drain_timeout_seconds: int
     live: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_document(self) -> dict[str, Any]:
+        """The document again, as a JSON object that `parse` reads."""
+        return {
+            "revision": self.revision,
+            "kit": self.kit,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "port": self.port,
+            "drainTimeoutSeconds": self.drain_timeout_seconds,
+            "live": dict(self.live),
+        }
+
 
 def parse(text: bytes) -> Launch:
     """Return the document in `text` or raise LaunchError. Unknown fields are ignored: a newer operator may add some."""
@@ -59,16 +71,24 @@ def parse(text: bytes) -> Launch:
     )
 
 
-def child_environment(base: Mapping[str, str], launch: Launch, kit_root: Path) -> dict[str, str]:
-    """Container environment, then the document's, with the document's kit first on PYTHONPATH.
+def compact_document(document: Mapping[str, Any]) -> bytes:
+    """The text of a launch document."""
+    return json.dumps(document, separators=(",", ":")).encode()
 
-    The agent's own `current` entry is taken out: it may lead to another kit version than the document's.
+
+def child_environment(base: Mapping[str, str], launch: Launch, kit_root: Path) -> dict[str, str]:
+    """Container environment, then the document's, with the document's kit first on PYTHONPATH."""
+    return on_kit_path({**base, **launch.env}, kit_root / launch.kit)
+
+
+def on_kit_path(environment: Mapping[str, str], kit: Path) -> dict[str, str]:
+    """`environment` with the folder `kit` first on PYTHONPATH, and no other kit of the same root.
+
+    The agent's own entry (`current`, or the version that it replaced itself by) may be another version.
     """
-    environment = {**base, **launch.env}
-    current = str(kit_root / "current")
-    rest = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != current]
-    environment["PYTHONPATH"] = os.pathsep.join([str(kit_root / launch.kit), *rest])
-    return environment
+    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
+    rest = [entry for entry in entries if entry and Path(entry).parent != kit.parent]
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(kit), *rest])}
 
 
 def require_program(launch: Launch, base: Mapping[str, str]) -> None:

@@ -27,18 +27,26 @@ class Views:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `views` until `close`. Port 0 takes a free one; the real one is in `server_address`."""
+    """Serves `views` until `close`. Port 0 takes a free one; the real one is in `server_address`.
+
+    `listener` is a listening socket that an earlier agent handed over: no client is refused in between.
+    """
 
     daemon_threads = True
     block_on_close = False
     # The default of 5 makes a burst of clients wait a second for the retransmission of their SYN.
     request_queue_size = 128
 
-    def __init__(self, bind: str, port: int, views: Views) -> None:
+    def __init__(self, bind: str, port: int, views: Views, listener: int | None = None) -> None:
         self.views = views
         if ":" in bind:
             self.address_family = socket.AF_INET6  # "::" takes IPv4 too
-        super().__init__((bind, port), _Handler)
+        super().__init__((bind, port), _Handler, bind_and_activate=listener is None)
+        if listener is not None:
+            self.socket.close()
+            self.socket = socket.socket(fileno=listener)
+            self.server_address = self.socket.getsockname()
+            self.server_name, self.server_port = bind_name(self.socket)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         self._thread.start()
 
@@ -49,6 +57,8 @@ class Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Bind without the base class's reverse lookup of the host name, which can wait for DNS."""
+        # A container that restarts finds connections of its predecessor in TIME_WAIT on the same port.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = bind_name(self.socket)

@@ -16,6 +16,8 @@ class Signals:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGCHLD, self._on_child)
+        # An agent that replaced itself by us blocked these until somebody would listen.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
 
     def wait(self, seconds: float) -> None:
         """Sleep for at most `seconds`, less when a signal arrives (also one that came just before the call)."""

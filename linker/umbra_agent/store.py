@@ -3,23 +3,25 @@
 import os
 import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from umbra_agent import metrics
-from umbra_agent.child import Child, Exit, become_subreaper
+from umbra_agent import evidence, metrics
+from umbra_agent.child import Child, Exit, become_subreaper, descendants
 from umbra_agent.kit import installed_version
 from umbra_agent.metrics import Sample
+from umbra_agent.output import Output
 from umbra_agent.probe import Poll, http2_alive
-from umbra_agent.report import compact, say, write_termination
+from umbra_agent.report import bounded, compact, say, write_termination
 from umbra_agent.serving import Server, Views
 from umbra_agent.signals import Signals
 from umbra_agent.store_log import StoreLog
+from umbra_agent.upgrade import Upgrade, received
 
+MODE = "store"
 TICK_SECONDS = 0.1
 PROBE_TIMEOUT_SECONDS = 2.0
 # The server's own default when UMBP_DRAM_CAPACITY is unset.
@@ -27,7 +29,11 @@ DEFAULT_CAPACITY_BYTES = 4 << 30
 # Up to here the server registers its tier before it listens; above it does so later, in a background thread.
 REGISTERED_AT_START_BYTES = 2 << 30
 
+# Twenty ticks: how often the link to the current kit is looked at.
+KIT_PERIOD_SECONDS = 2.0
+
 State = Literal["starting", "ready", "stopped"]
+Stage = Literal["process", "answers", "registered"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class StoreOptions:
     port: int
     stop_seconds: float
     """SIGKILL this long after SIGTERM; unmapping a TB tier takes minutes."""
+    kit_root: Path
+    run_dir: Path
+    rest: tuple[str, ...]
+    """Our own command line after the mode, for the agent that may replace this one."""
+    handover: int | None
+    """Descriptor with what an earlier agent left."""
 
 
 def capacity(environment: Mapping[str, str]) -> tuple[int, str | None]:
@@ -108,27 +120,53 @@ def not_ready_reason(observed: Observed) -> str | None:
 class Store:
     """One life of the store server. `step` is called in the main thread, the views from any."""
 
-    def __init__(self, options: StoreOptions) -> None:
-        """Write the boot id, then start the server. Raises OSError when it cannot be started."""
+    def __init__(self, options: StoreOptions, earlier: Mapping[str, Any] | None = None) -> None:
+        """Write the boot id, then start the server; or go on with the server that an earlier agent left.
+
+        Raises OSError when it cannot be started.
+        """
         self._options = options
         self._kit = installed_version(Path(__file__).parent)
         self.capacity_bytes, self._problem = capacity(os.environ)
-        self.epoch = write_boot_id(options.boot_id)
-        # The server blocks these only after its backend has made threads, and then dies of SIGTERM instead of ending.
-        blocked = (signal.SIGTERM, signal.SIGINT)
-        self._child = Child(options.argv, server_environment(os.environ), subprocess.PIPE, blocked)
-        output = self._child.output
-        assert output is not None  # noqa: S101 - PIPE was asked for
-        self.log = StoreLog(output)
-        self.log.start()
+        read: Mapping[str, Any] = earlier or {}
+        if earlier is None:
+            self.epoch = write_boot_id(options.boot_id)
+            # The server blocks these only after its backend has made threads, and then dies of SIGTERM.
+            blocked = (signal.SIGTERM, signal.SIGINT)
+            self._child = Child.start(options.argv, server_environment(os.environ), blocked)
+        else:
+            self.epoch = str(earlier["epoch"])
+            self._child = Child(int(earlier["pid"]), float(earlier["startedAt"]), int(earlier["output"]))
+        self.log = StoreLog.from_handover(read.get("log", {}))
+        tail = str(read.get("tail", "")).encode("latin-1")
+        self.output = Output(self._child.output, self.log.notice, tail, read.get("lines", ()))
+        self.output.start()
         self._stop_began: float | None = None
         self._exit_seen: float | None = None
-        self._answered = False
+        self._answered = bool(read.get("answered", False))
         self.overdue = False
-        self._registered_after: float | None = None
+        self._registered_after: float | None = read.get("registeredAfter")
         self._poll = Poll(self._probe, lambda: self._child.pid, lambda: 1.0 if self.reason() is None else 0.1)
         self._poll.start()
-        say(f"Store server started as process {self._child.pid}, epoch {self.epoch}.")
+        how = "started" if earlier is None else "goes on"
+        say(f"Store server {how} as process {self._child.pid}, epoch {self.epoch}.")
+
+    def hand_over(self, upgrade: Upgrade, listener: int) -> None:
+        """Become the agent that the upgrade accepted. Returns only when that failed, with nothing lost."""
+        if self._child.exit is None and self._stop_began is None and self.output.pause():
+            state = {
+                "epoch": self.epoch,
+                "pid": self._child.pid,
+                "startedAt": self._child.started_at,
+                "output": self.output.descriptor,
+                "tail": self.output.tail.decode("latin-1"),
+                "lines": self.output.lines,
+                "log": self.log.to_handover(),
+                "answered": self._answered,
+                "registeredAfter": self._registered_after,
+            }
+            upgrade.become(state, [self.output.descriptor], listener)
+        self.output.start()
 
     @property
     def exit(self) -> Exit | None:
@@ -139,7 +177,7 @@ class Store:
         """Do one tick; return True once the server and everything it started have ended."""
         child = self._child
         child.reap()
-        if self._registered_after is None and self.log.registered.is_set():
+        if self._registered_after is None and self.log.registered:
             self._registered_after = time.time() - child.started_at
             say(f"The tier is registered for GPU access after {self._registered_after:.1f} s.")
         now = time.monotonic()
@@ -154,6 +192,12 @@ class Store:
         elif self._stop_began is not None and not self.overdue and now - self._stop_began >= self._options.stop_seconds:
             say("The store server did not end in time and is killed.")
             self.overdue = True
+            evidence.record(
+                self._options.run_dir / "evidence",
+                "the store server did not end in time",
+                descendants(os.getpid()),
+                self.output.lines,
+            )
             child.signal_main(signal.SIGKILL)
         return False
 
@@ -175,10 +219,19 @@ class Store:
                 alive=self._child.exit is None,
                 socket_problem=self._poll.latest[1],
                 registration_awaited=registration_awaited(os.environ, self.capacity_bytes),
-                registered=self.log.registered.is_set(),
+                registered=self.log.registered,
                 registration_failed=self.log.registration_failed,
             )
         )
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the server has come; None once it has ended. Up to 2 GiB `answers` is all that is needed."""
+        if self._child.exit is not None:
+            return None
+        if self._poll.latest[1] is not None:
+            return "process"
+        return "registered" if self.log.registered else "answers"
 
     @property
     def state(self) -> State:
@@ -194,8 +247,9 @@ class Store:
             "kit": self._kit,
             "epoch": self.epoch,
             "state": self.state,
+            "stage": self.stage,
             "capacityBytes": self.capacity_bytes,
-            "registered": self.log.registered.is_set(),
+            "registered": self.log.registered,
             "startedAt": round(self._child.started_at, 3),
             "lastExit": exit_status(self.exit),
             "problem": self._problem or self.reason(),
@@ -208,7 +262,7 @@ class Store:
             Sample(metrics.READY, float(self.reason() is None)),
             *metrics.one_hot(metrics.STORE_STATE, get_args(State), self.state),
             Sample(metrics.STORE_CAPACITY, self.capacity_bytes),
-            Sample(metrics.STORE_REGISTERED, float(self.log.registered.is_set())),
+            Sample(metrics.STORE_REGISTERED, float(self.log.registered)),
             Sample(metrics.STORE_STARTED, self._child.started_at),
             Sample(metrics.STORE_EVICTION_ROUNDS, self.log.eviction_rounds),
             Sample(metrics.STORE_EVICTED_KEYS, self.log.evicted_keys),
@@ -234,29 +288,38 @@ def run(options: StoreOptions) -> int:
     """
     signals = Signals()
     become_subreaper()
+    upgrade = Upgrade(options.kit_root, MODE, options.rest)
     try:
-        store = Store(options)
+        earlier = received(options.handover)
+        store = Store(options, earlier)
     except OSError as error:
         reason = f"The store server cannot be started ({error.strerror}): check the profile's store image and argv."
         say(reason)
         write_termination(options.termination_log, compact({"agent": "store", "reason": reason}))
         return 127 if isinstance(error, FileNotFoundError) else 126
     views = Views(status=store.status, ready=store.reason, metrics=lambda: metrics.render(store.samples()))
-    server = Server(options.bind, options.port, views)
+    server = Server(options.bind, options.port, views, None if earlier is None else int(earlier["listener"]))
     say(f"Store agent listens on port {server.server_port}.")
+    look_at = time.monotonic() + KIT_PERIOD_SECONDS
     while not store.step(signals.stop):
+        if not signals.stop and store.exit is None and time.monotonic() >= look_at:
+            # While the new agent is rehearsed, its answer is looked for at every tick.
+            if not upgrade.pending("current"):
+                look_at = time.monotonic() + KIT_PERIOD_SECONDS
+            elif upgrade.accepted:
+                store.hand_over(upgrade, server.fileno())
         signals.wait(TICK_SECONDS)
     return _finish(store, options, signals.stop)
 
 
 def _finish(store: Store, options: StoreOptions, asked: bool) -> int:
     # The last lines may still be in the pipe; every writer has ended, so this is short.
-    store.log.join(timeout=2.0)
+    store.output.join(2.0)
     ended = store.exit or Exit(1, None, time.time())
     reason = "Stopped" if asked else "Exited"
     message: dict[str, Any] = {"agent": "store", "reason": reason, "epoch": store.epoch, "lastExit": exit_status(ended)}
     if not asked:
-        message["lastLines"] = store.log.last_lines()
+        message["lastLines"] = [bounded(line, 200) for line in store.output.lines[-5:]]
     write_termination(options.termination_log, compact(message))
     say(f"The store server ended ({ended}, {reason}).")
     return 0 if asked and not store.overdue and ended.signal is not None else ended.shell_code

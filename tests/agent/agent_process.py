@@ -115,10 +115,17 @@ class AgentProcess:
     @property
     def port(self) -> int:
         """The port that the agent's HTTP server took."""
-        match = wait_for(lambda: re.search(r"listens on port (\d+)", self.stderr.read_text()), "the agent listens")
-        return int(match[1])
+        ports = wait_for(lambda: re.findall(r"listens on port (\d+)", self.stderr.read_text()), "the agent listens")
+        return int(ports[-1])
 
     def get(self, path: str) -> tuple[int, bytes]:
+        """GET from the agent, once more when an exec closed a connection that it had just taken."""
+        try:
+            return self._get(path)
+        except (ConnectionResetError, http.client.RemoteDisconnected):
+            return self._get(path)
+
+    def _get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", path)
@@ -151,6 +158,12 @@ class AgentProcess:
     def wait_ready(self, seconds: float = 10.0) -> None:
         wait_for(self.ready, "the agent is ready", seconds)
 
+    def child_pids(self) -> list[int]:
+        """Pids of the agent's children, oldest first, from the kernel."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
@@ -176,13 +189,14 @@ class EngineAgent(AgentProcess):
         self.document = folder / "launch.json"
         self.kit_root = folder / "kits"
         self.drain_flag = folder / "run" / "drain"
+        self.run_dir = folder / "disk"
         self.boot_id = folder / "boot_id"
         self.engine_port = free_port()
         arguments = [
             *["engine", "--bind", "127.0.0.1", "--port", "0", "--document", str(self.document)],
             *["--kit-root", str(self.kit_root), "--drain-flag", str(self.drain_flag), "--boot-id", str(self.boot_id)],
             *["--termination-log", str(folder / "termination-log"), "--store-port", str(store_port)],
-            *["--rest-seconds", "1", *more],
+            *["--run-dir", str(self.run_dir), "--rest-seconds", "1", *more],
         ]
         super().__init__(folder, arguments, environment)
 
@@ -218,6 +232,6 @@ class EngineAgent(AgentProcess):
 
     def child_pid(self) -> int:
         """Pid of the engine's main process, from the kernel."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = self.child_pids()
         assert len(children) == 1, children
-        return int(children[0])
+        return children[0]

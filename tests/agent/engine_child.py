@@ -51,12 +51,25 @@ def main() -> None:
         staging = Path(report + ".tmp")
         staging.write_text(json.dumps(facts))
         staging.replace(report)
+    for index, argument in enumerate(sys.argv):
+        if argument == "--say":
+            os.write(1 + index % 2, sys.argv[index + 1].encode("latin-1"))
+    exit_if = option("--exit-if")
+    if exit_if and Path(exit_if).exists():
+        os._exit(8)
     listener = socket.create_server(("127.0.0.1", int(option("--port"))))
     listener.settimeout(0.02)
     exit_after = float(option("--exit-after", "inf"))
     ready_after = float(option("--ready-after", "0"))
     drain_until = None
+    said, count = 0, int(option("--count", "0"))
     while True:
+        if said < count:
+            # In pieces that do not end with a line: an exec of the agent must find one unfinished at times.
+            text = "".join(f"line {number}\n" for number in range(said, min(said + 7, count)))
+            os.write(1, text[: len(text) // 2].encode())
+            os.write(2, text[len(text) // 2 :].encode())
+            said = min(said + 7, count)
         now = time.monotonic() - started
         if now >= exit_after:
             code = int(option("--code", "0"))

@@ -104,6 +104,8 @@ def test_a_drain_is_bounded_by_the_document(engine_agent: EngineAgent) -> None:
         "signal": signal.SIGKILL,
         "reason": "DrainTimeout",
         "at": pytest.approx(time.time(), abs=5),
+        "cause": "Signal",
+        "detail": "signal SIGKILL ended it",
     }
 
 

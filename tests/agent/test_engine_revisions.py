@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from agent_process import EngineAgent, wait_for
 
+from umbra_agent.backoff import backoff_seconds
 from umbra_agent.child import Exit
 from umbra_agent.engine_view import EngineSnapshot, LastExit, not_ready_reason, samples, status
 from umbra_agent.metrics import render
-from umbra_agent.supervisor import backoff_seconds
 
 
 def test_new_revision_replaces_the_engine_in_under_a_second(engine_agent: EngineAgent) -> None:
@@ -192,7 +192,7 @@ SERVING = EngineSnapshot(state="serving", revision="a", wanted_revision="a", sto
         (EngineSnapshot(), "the engine is waiting"),
         (EngineSnapshot(problem="Waiting for kit 1."), "Waiting for kit 1."),
         (EngineSnapshot(state="draining", revision="a", wanted_revision="b", store_ready_once=True), "draining"),
-        (EngineSnapshot(state="serving", revision="a", wanted_revision="b", store_ready_once=True), "b is wanted"),
+        (EngineSnapshot(state="serving", revision="a", wanted_revision="b", store_ready_once=True), None),
         (EngineSnapshot(state="serving", revision="a", wanted_revision="a"), "the store was never ready"),
         (
             EngineSnapshot(
@@ -210,9 +210,10 @@ def test_readiness_rules(snapshot: EngineSnapshot, reason: str | None) -> None:
 
 def test_status_has_the_agreed_fields() -> None:
     snapshot = EngineSnapshot(last_exit=LastExit(Exit(None, 9, 1.5), "Exited"))
-    assert status(snapshot, "epoch") == {
+    assert status(snapshot, "epoch", 2.0) == {
         "agent": "engine",
         "kit": "unknown",
+        "agentKit": "unknown",
         "revision": None,
         "wantedRevision": None,
         "state": "waiting",
@@ -222,7 +223,8 @@ def test_status_has_the_agreed_fields() -> None:
         "storeReadyOnce": False,
         "startedAt": None,
         "readyAt": None,
-        "lastExit": {"code": None, "signal": 9, "reason": "Exited", "at": 1.5},
+        "progress": None,
+        "lastExit": {"code": None, "signal": 9, "reason": "Exited", "at": 1.5, "cause": None, "detail": None},
         "problem": None,
     }
     assert "umbra_agent_engine_start_duration_seconds" not in render(samples(snapshot)), "not measured yet: absent"

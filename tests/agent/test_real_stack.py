@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from agent_process import AgentProcess, EngineAgent, is_gone, wait_for
@@ -94,7 +94,7 @@ def test_real_store_killed_or_frozen(built: "Environment", store_folder: Path) -
         store.close()
 
 
-RUNNING_TOKENS = 60
+RUNNING_TOKENS = 30
 
 
 def generate(port: int, tokens: int) -> int:
@@ -106,6 +106,27 @@ def generate(port: int, tokens: int) -> int:
     count: int = json.load(connection.getresponse())["meta_info"]["completion_tokens"]
     connection.close()
     return count
+
+
+class Request(NamedTuple):
+    """One request of a client: monotonic seconds, and the tokens that came back; None: it was refused or cut off."""
+
+    began: float
+    ended: float
+    tokens: int | None
+
+
+def generate_until(flag: Path, port: int) -> list[Request]:
+    """Send requests one after another until `flag` exists."""
+    requests = []
+    while not flag.exists():
+        began = time.monotonic()
+        try:
+            tokens = generate(port, RUNNING_TOKENS)
+        except (OSError, http.client.HTTPException, KeyError):
+            tokens = None
+        requests.append(Request(began, time.monotonic(), tokens))
+    return requests
 
 
 def running_requests(port: int) -> float:
@@ -137,14 +158,19 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
         assert status["epoch"] == store.status()["epoch"]
         first, family = agent.child_pid(), _family(agent.child_pid())
         assert len(family) > 1, "SGLang has processes of its own"
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(generate, agent.engine_port, RUNNING_TOKENS)
-            wait_for(lambda: running_requests(agent.engine_port) > 0, "the request runs", 60)
+        with ThreadPoolExecutor(2) as pool:
+            clients = [pool.submit(generate_until, agent.drain_flag, agent.engine_port) for _ in range(2)]
+            wait_for(lambda: running_requests(agent.engine_port) > 0, "a request runs", 60)
             began = time.monotonic()
             agent.write(launch_document(built, agent, "b"))
-            wait_for(lambda: not agent.ready(), "readiness drops", 3)
-            assert not running.done()
-            assert running.result(60) == RUNNING_TOKENS, "the running request was finished before the engine ended"
+            wait_for(agent.drain_flag.exists, "the parser accepts the revision and the drain begins", 120)
+            drained = time.monotonic()
+            assert not agent.ready()
+            requests = [request for client in clients for request in client.result(120)]
+        print(f"drain after {drained - began:.1f} s; {len(requests)} requests")
+        early = [request for request in requests if request.began < drained - 1]
+        assert any(request.ended > drained for request in early), "one was running when the drain began"
+        assert [request.tokens for request in early] == [RUNNING_TOKENS] * len(early), "each of them was finished"
         agent.status_when(lambda status: status["revision"] == "b" * 12, "the old engine is gone", 60)
         print(f"old engine gone after {time.monotonic() - began:.1f} s", agent.status()["lastExit"])
         assert [pid for pid in family if not is_gone(pid)] == []

@@ -23,7 +23,7 @@ def test_status_is_bounded_json_for_any_text(problem: str, kit: str, revision: s
     snapshot = EngineSnapshot(
         kit=kit, revision=revision, problem=problem, last_exit=LastExit(Exit(255, None, 1.8e9), "StartFailed")
     )
-    raw = encode_status(status(snapshot, epoch))
+    raw = encode_status(status(snapshot, epoch, 1.8e9))
     assert len(raw) <= 4096
     assert json.loads(raw)["agent"] == "engine"
 

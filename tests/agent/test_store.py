@@ -25,7 +25,9 @@ class StoreAgent(AgentProcess):
         self.boot_id = folder / "run" / "boot_id"
         self.socket = folder / "s.sock"
         server = [sys.executable, "-I", "-S", str(CHILD), "--boot-id", str(self.boot_id), "--socket", str(self.socket)]
+        self.kit_root = folder / "kits"
         arguments = ["store", "--bind", "127.0.0.1", "--port", "0", "--boot-id", str(self.boot_id)]
+        arguments += ["--kit-root", str(self.kit_root), "--run-dir", str(folder / "disk")]
         arguments += ["--socket", str(self.socket), "--termination-log", str(folder / "termination-log"), *more]
         environment = {"UMBP_DRAM_CAPACITY": str(capacity_bytes)}
         super().__init__(folder, [*arguments, "--", *server, *child], environment)
@@ -58,7 +60,7 @@ def test_ready_when_the_socket_answers_and_the_tier_is_small(store_agent: Callab
     assert status["agent"] == "store"
     assert status["state"] == "ready"
     assert status["capacityBytes"] == GIB
-    assert status["registered"] is False
+    assert (status["registered"], status["stage"]) == (False, "answers")
     assert status["epoch"] == agent.boot_id.read_text().strip()
     assert status["lastExit"] is None
     assert status["problem"] is None
@@ -67,9 +69,9 @@ def test_ready_when_the_socket_answers_and_the_tier_is_small(store_agent: Callab
 def test_a_large_tier_waits_for_the_registration_line(store_agent: Callable[..., StoreAgent]) -> None:
     agent = store_agent("--register-after", "0.7", capacity_bytes=4 * GIB)
     wait_for(lambda: b"not registered" in agent.get("/ready")[1], "it waits for the line", 3)
-    assert agent.status()["state"] == "starting"
+    assert (agent.status()["state"], agent.status()["stage"]) == ("starting", "answers")
     agent.wait_ready()
-    assert agent.status()["registered"] is True
+    assert (agent.status()["registered"], agent.status()["stage"]) == (True, "registered")
     wait_for(lambda: b"registration_duration" in agent.get("/metrics")[1], "the duration is measured", 2)
     text = agent.get("/metrics")[1].decode()
     assert "umbra_agent_store_registered 1.0" in text
@@ -171,6 +173,7 @@ def test_a_failed_registration_is_said(store_agent: Callable[..., StoreAgent]) -
 def test_a_server_that_still_allocates_is_not_waited_for(store_agent: Callable[..., StoreAgent]) -> None:
     agent = store_agent("--allocate", "60")
     assert agent.get("/ready")[0] == 503
+    assert agent.status()["stage"] == "process"
     agent.terminate()
     assert agent.wait(3) == 0
 
