@@ -53,7 +53,9 @@ STORE_READY = Metric("umbra_agent_store_ready", "gauge", "1 when the store agent
 STORE_STATE = Metric("umbra_agent_store_state", "gauge", "1 for the state that the store is in, 0 for the others.")
 STORE_CAPACITY = Metric("umbra_agent_store_capacity_bytes", "gauge", "Configured size of the store's tier.", "bytes")
 STORE_REGISTERED = Metric(
-    "umbra_agent_store_registered", "gauge", "1 once the store said that its tier is registered for GPU access."
+    "umbra_agent_store_registered",
+    "gauge",
+    "1 once the store said that its tier is registered for access by every GPU.",
 )
 STORE_REGISTRATION_DURATION = Metric(
     "umbra_agent_store_registration_duration_seconds",

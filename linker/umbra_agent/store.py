@@ -102,6 +102,9 @@ class Observed:
     registration_awaited: bool
     registered: bool = False
     registration_failed: bool = False
+    gatherable: int | None = None
+    """Devices that can reach the registered tier, of `devices`; None: the server did not say."""
+    devices: int | None = None
 
 
 def not_ready_reason(observed: Observed) -> str | None:
@@ -111,10 +114,25 @@ def not_ready_reason(observed: Observed) -> str | None:
     if observed.socket_problem is not None:
         return f"the store server is not ready: {observed.socket_problem}"
     if observed.registration_awaited and not observed.registered:
+        if observed.gatherable is not None and observed.devices is not None:
+            return unreachable(observed.gatherable, observed.devices)
         if observed.registration_failed:
             return "the tier could not be registered for GPU access: look at the store's log and at the memlock limit"
         return "the tier is not registered for GPU access yet"
     return None
+
+
+def unreachable(gatherable: int, devices: int) -> str:
+    """What to say when the tier is registered but `devices - gatherable` GPUs do not see it at its address.
+
+    A rank on such a GPU copies through pageable memory, many times slower, and nothing else tells.
+    """
+    if devices == 0:
+        return "the tier is registered but the store sees no GPU: look at the devices of its container"
+    return (
+        f"the tier is registered but only {gatherable} of {devices} GPUs can reach it: look at the store's log, "
+        "the devices of its container and the GPU driver"
+    )
 
 
 class Store:
@@ -221,6 +239,8 @@ class Store:
                 registration_awaited=registration_awaited(os.environ, self.capacity_bytes),
                 registered=self.log.registered,
                 registration_failed=self.log.registration_failed,
+                gatherable=self.log.gatherable,
+                devices=self.log.devices,
             )
         )
 

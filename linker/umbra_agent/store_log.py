@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_REGISTERED = re.compile(rb"registered for GPU access")
+# UMBP 1.2.4: "[DRAMTier] host memory registered for GPU access: 4096 MiB in 0.5 s (8/8 devices gatherable)".
+_REGISTERED = re.compile(rb"registered for GPU access(?:[^\r\n]*\((\d+)/(\d+) devices gatherable\))?")
 _NOT_REGISTERED = re.compile(rb"hipHostRegister of \d+ MiB failed")
 _EVICTED = re.compile(rb"local eviction freed (\d+) key\(s\) \((\d+) bytes\)")
 _STUCK = re.compile(rb"local eviction found no reclaimable key")
@@ -17,6 +18,10 @@ class StoreLog:
     """What was noticed so far. Written by the output's thread, may be read from any."""
 
     registered: bool = False
+    """The line was seen and leaves no device out."""
+    gatherable: int | None = None
+    """Devices that can reach the registered memory, of `devices`; None: the line did not say."""
+    devices: int | None = None
     registration_failed: bool = False
     eviction_rounds: int = 0
     evicted_keys: int = 0
@@ -25,8 +30,10 @@ class StoreLog:
 
     def notice(self, line: bytes) -> None:
         """Update from one line."""
-        if _REGISTERED.search(line):
-            self.registered = True
+        if registered := _REGISTERED.search(line):
+            if registered[1] is not None:
+                self.gatherable, self.devices = int(registered[1]), int(registered[2])
+            self.registered = self.devices is None or 0 < self.devices == self.gatherable
         elif _NOT_REGISTERED.search(line):
             self.registration_failed = True
         elif evicted := _EVICTED.search(line):

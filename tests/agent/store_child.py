@@ -31,7 +31,9 @@ def main() -> None:
         now = time.monotonic() - began
         if not said and now >= float(option("--register-after", "inf")):
             said = True
-            print("[DRAMTier] host memory registered for GPU access: 4096 MiB in 0.5 s", flush=True)
+            devices = option("--gatherable", "8/8")
+            registered = "[DRAMTier] host memory registered for GPU access: 4096 MiB in 0.5 s"
+            print(f"{registered} ({devices} devices gatherable)", flush=True)
             print("[PageBackend] local eviction freed 10 key(s) (2048 bytes) tier=2", flush=True)
             print("[PageBackend] local eviction found no reclaimable key (all leased or pinned)", flush=True)
         if "--fail-registration" in sys.argv and not said:

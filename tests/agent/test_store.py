@@ -13,6 +13,7 @@ import pytest
 from agent_process import AgentProcess, is_gone, kill_quietly, wait_for
 
 from umbra_agent.store import Observed, capacity, not_ready_reason, registration_awaited, server_environment
+from umbra_agent.store_log import StoreLog
 
 CHILD = Path(__file__).parent / "store_child.py"
 GIB = 1 << 30
@@ -170,6 +171,32 @@ def test_a_failed_registration_is_said(store_agent: Callable[..., StoreAgent]) -
     assert "could not be registered" in agent.status()["problem"]
 
 
+def test_a_tier_that_a_gpu_cannot_reach_is_not_ready(store_agent: Callable[..., StoreAgent]) -> None:
+    agent = store_agent("--register-after", "0", "--gatherable", "7/8", capacity_bytes=4 * GIB)
+    wait_for(lambda: b"only 7 of 8 GPUs can reach it" in agent.get("/ready")[1], "it is said", 3)
+    status = agent.status()
+    assert (status["state"], status["stage"], status["registered"]) == ("starting", "answers", False)
+    assert "umbra_agent_store_registered 0.0" in agent.get("/metrics")[1].decode()
+
+
+@pytest.mark.parametrize(
+    ("rest", "registered", "devices"),
+    [
+        (b"", True, (None, None)),
+        (b" (8/8 devices gatherable)", True, (8, 8)),
+        (b" (7/8 devices gatherable)", False, (7, 8)),
+        (b" (0/8 devices gatherable)", False, (0, 8)),
+        (b" (0/0 devices gatherable)", False, (0, 0)),
+    ],
+)
+def test_the_registration_line_counts_its_devices(
+    rest: bytes, registered: bool, devices: tuple[int | None, int | None]
+) -> None:
+    log = StoreLog()
+    log.notice(b"[DRAMTier] host memory registered for GPU access: 2097152 MiB in 200.1 s" + rest)
+    assert (log.registered, (log.gatherable, log.devices)) == (registered, devices)
+
+
 def test_a_server_that_still_allocates_is_not_waited_for(store_agent: Callable[..., StoreAgent]) -> None:
     agent = store_agent("--allocate", "60")
     assert agent.get("/ready")[0] == 503
@@ -185,6 +212,9 @@ def test_a_server_that_still_allocates_is_not_waited_for(store_agent: Callable[.
         (Observed(True, None, True), "not registered"),
         (Observed(True, None, True, registered=True), None),
         (Observed(True, None, True, registration_failed=True), "could not be registered"),
+        (Observed(True, None, True, gatherable=0, devices=8), "only 0 of 8 GPUs"),
+        (Observed(True, None, True, gatherable=0, devices=0), "sees no GPU"),
+        (Observed(True, None, False, gatherable=0, devices=0), None),
         (Observed(True, "silent", True, registered=True), "silent"),
         (Observed(True, "silent", False), "silent"),
         (Observed(False, None, False, registered=True), "not running"),
