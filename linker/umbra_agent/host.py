@@ -1,6 +1,7 @@
 """Observes the node and the image for the preflight. None always means: could not be found out."""
 
 import ctypes
+import errno
 import mmap
 import resource
 from collections.abc import Iterable, Mapping
@@ -10,10 +11,9 @@ from pathlib import Path
 
 from umbra_agent.kernel import cgroup_files, read_text
 
-# Above the limit by this much, an mlock succeeds only when the limit does not apply to us.
-MEMLOCK_EXCESS_BYTES = 64 << 20
-# A limit above this is not tried: the attempt would have to fill that much memory.
-MEMLOCK_ATTEMPT_LIMIT_BYTES = 256 << 20
+# From <linux/mman.h>: lock pages as they are touched, and reserve no memory for a mapping (not in Python 3.11's mmap).
+MLOCK_ONFAULT = 1
+MAP_NORESERVE = 0x4000
 # cgroup v1 says "no limit" with the largest multiple of the page size; no machine has a quarter of it.
 CGROUP_V1_UNLIMITED_BYTES = 1 << 61
 
@@ -25,8 +25,9 @@ class Memlock:
     limit: int | None
     """Soft RLIMIT_MEMLOCK; None: no limit."""
     attempted: int | None = None
-    """Size of the real mlock that was tried; None: none was needed, or it would have been too large."""
+    """Size of the real lock that was tried; None: none was needed."""
     succeeded: bool | None = None
+    """None: it could not be tried (no address space, or a kernel without mlock2)."""
 
 
 @dataclass(frozen=True)
@@ -56,29 +57,33 @@ def observe(memlock_bytes: int | None, distributions: Iterable[str]) -> Host:
 
 
 def observe_memlock(needed_bytes: int) -> Memlock:
-    """Try to lock more than the limit (or what is needed, if less): with IPC_LOCK as root the limit does not count."""
+    """Try to lock what is needed where the limit is lower: with IPC_LOCK as root the limit does not count."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY:
         return Memlock(None)
-    if limit >= needed_bytes or limit > MEMLOCK_ATTEMPT_LIMIT_BYTES:
+    if limit >= needed_bytes:
         return Memlock(limit)
-    size = min(needed_bytes, limit + MEMLOCK_EXCESS_BYTES)
-    return Memlock(limit, size, try_mlock(size))
+    return Memlock(limit, needed_bytes, try_mlock(needed_bytes))
 
 
 def try_mlock(size_bytes: int) -> bool | None:
-    """Map and lock `size_bytes` of memory and give them back; None when not even the mapping works."""
+    """Map and lock `size_bytes`, touch none of it and give it back; None when that cannot be tried.
+
+    MLOCK_ONFAULT counts the whole size against the limit at once but takes no memory, so a tier of terabytes is tried
+    in microseconds.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     try:
-        region = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, ValueError, OverflowError):
+        libc.mlock2.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        region = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    except (AttributeError, OSError, ValueError, OverflowError):
         return None
     view = ctypes.c_char.from_buffer(region)
-    locked: bool = libc.mlock(ctypes.addressof(view), size_bytes) == 0
+    locked = libc.mlock2(ctypes.addressof(view), size_bytes, MLOCK_ONFAULT) == 0
+    number = ctypes.get_errno()
     del view
     region.close()
-    return locked
+    return True if locked else False if number in (errno.ENOMEM, errno.EPERM) else None
 
 
 def memory_total(meminfo: Path) -> int | None:

@@ -11,7 +11,7 @@ from agent_process import AgentProcess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_agent.host import Host, Memlock, cgroup_limit, installed, memory_total, observe_memlock, selected
+from umbra_agent.host import Host, Memlock, cgroup_limit, installed, memory_total, observe_memlock, selected, try_mlock
 from umbra_agent.preflight import (
     Check,
     Needs,
@@ -38,7 +38,7 @@ GIB = 1 << 30
         (Memlock(None), True),
         (Memlock(2 * GIB), True),
         (Memlock(GIB), True),
-        (Memlock(GIB - 1), "unknown"),
+        (Memlock(GIB - 1, GIB, None), "unknown"),
         (Memlock(8 << 20, 72 << 20, None), "unknown"),
         (Memlock(8 << 20, 72 << 20, True), True),
         (Memlock(8 << 20, 72 << 20, False), False),
@@ -185,20 +185,25 @@ def test_table_shows_every_check() -> None:
     ]
 
 
-def test_mlock_is_really_tried() -> None:
-    """In a child that gives up its limit, and where it can, its right to exceed it."""
-    outcomes = [_memlock_of_child(drop_capabilities=drop) for drop in (False, True)]
-    for memlock in outcomes:
+@pytest.mark.parametrize("needed", [4 * GIB, 3072 * GIB])
+def test_mlock_is_really_tried(needed: int) -> None:
+    """In a child that gives up its limit, and where it can, its right to exceed it: without touching the memory."""
+    outcomes = [_memlock_of_child(1 << 20, needed, drop_capabilities=drop) for drop in (False, True)]
+    for memlock, grown in outcomes:
         assert memlock["limit"] == 1 << 20
-        assert memlock["attempted"] == 4 << 20
-    assert outcomes[1]["succeeded"] is False
-    assert outcomes[0]["succeeded"] is (os.geteuid() == 0)
+        assert memlock["attempted"] == needed
+        assert grown < 64 << 20, "no page was taken"
+    assert outcomes[1][0]["succeeded"] is False
+    assert outcomes[0][0]["succeeded"] is (os.geteuid() == 0)
 
 
-@pytest.mark.parametrize("needed", [GIB, 2 * GIB])
-def test_a_large_limit_is_not_filled_to_try_it(monkeypatch: pytest.MonkeyPatch, needed: int) -> None:
+def test_a_limit_that_suffices_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (GIB, GIB))
-    assert observe_memlock(needed) == Memlock(GIB)
+    assert observe_memlock(GIB) == Memlock(GIB)
+
+
+def test_what_cannot_be_mapped_cannot_be_tried() -> None:
+    assert try_mlock(1 << 62) is None
 
 
 def test_memory_total_of_this_machine() -> None:
@@ -270,17 +275,21 @@ def test_process_passes_and_fails(tmp_path: Path) -> None:
     assert (code, document["passed"]) == (2, False)
 
 
-def _memlock_of_child(drop_capabilities: bool) -> dict[str, Any]:
+def _memlock_of_child(limit: int, needed: int, drop_capabilities: bool) -> tuple[dict[str, Any], int]:
+    """What a child with this limit observes, and by how many bytes its memory grew at most."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, 1 << 20))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
         if drop_capabilities and os.geteuid() == 0:
             os.setuid(65534)
-        os.write(write, json.dumps(vars(observe_memlock(4 << 20))).encode())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        observed = vars(observe_memlock(needed))
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        os.write(write, json.dumps([observed, grown]).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
-        facts: dict[str, Any] = json.load(pipe)
+        observed, grown = json.load(pipe)
     os.waitpid(pid, 0)
-    return facts
+    return observed, grown
