@@ -50,6 +50,8 @@ class Pools:
     requests: Any
     kv: Any
     allocator: Any
+    draft: Any = None
+    """KV of a draft model, None without one."""
 
 
 def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic") -> Any:
@@ -72,12 +74,13 @@ def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic")
 
 
 def make_pools(rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: int = 4, draft: bool = False) -> Pools:
-    """Make pools for ``tokens`` tokens and ``states`` checkpoints; the last of ``layers`` layers is MLA."""
+    """Make pools for ``tokens`` tokens and ``states`` checkpoints; every fourth of ``layers`` layers is MLA."""
     from sglang.srt.configs.mamba_utils import KimiLinearCacheParams, KimiLinearStateShape
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool
 
-    linear = list(range(layers - 1))
+    full = list(range(3, layers, 4))
+    linear = [layer for layer in range(layers) if layer not in full]
     shape = KimiLinearStateShape.create(tp_world_size=rank.size, num_heads=heads, head_dim=32, conv_kernel_size=4)
     requests = HybridReqToTokenPool(
         size=16, mamba_size=states, mamba_spec_state_size=16, max_context_len=tokens, device="cpu",
@@ -86,13 +89,27 @@ def make_pools(rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: 
     )  # fmt: skip
     kv = HybridLinearKVPool(
         size=tokens, dtype=torch.bfloat16, page_size=PAGE, head_num=heads, head_dim=32,
-        full_attention_layer_ids=[layers - 1], device="cpu", mamba_pool=requests.mamba_pool, use_mla=True,
+        full_attention_layer_ids=full, device="cpu", mamba_pool=requests.mamba_pool, use_mla=True,
         kv_lora_rank=256, qk_rope_head_dim=32,
     )  # fmt: skip
     allocator = PagedTokenToKVPoolAllocator(
         size=tokens, page_size=PAGE, dtype=torch.bfloat16, device="cpu", kvcache=kv, need_sort=False
     )
-    return Pools(requests, kv, allocator)
+    return Pools(requests, kv, allocator, _draft_pool(rank, tokens, heads) if draft else None)
+
+
+def _draft_pool(rank: Rank, tokens: int, heads: int) -> Any:
+    """One layer of MHA KV, sharded over the heads, where the store can reach it (see cpuengine_shm)."""
+    from cpuengine_shm import _shared_copy
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+    pool = MHATokenToKVPool(
+        size=tokens, page_size=PAGE, dtype=torch.bfloat16, head_num=heads // rank.size, head_dim=32, layer_num=1,
+        device="cpu", enable_memory_saver=False,
+    )  # fmt: skip
+    pool.k_buffer = [_shared_copy(buffer) for buffer in pool.k_buffer]
+    pool.v_buffer = [_shared_copy(buffer) for buffer in pool.v_buffer]
+    return pool
 
 
 def cache_parameters(rank: Rank, pools: Pools) -> Any:
@@ -102,7 +119,7 @@ def cache_parameters(rank: Rank, pools: Pools) -> Any:
     return CacheInitParams(
         disable=False, req_to_token_pool=pools.requests, token_to_kv_pool_allocator=pools.allocator, page_size=PAGE,
         tp_cache_group=rank.group, attn_tp_cache_group=rank.group, enable_mamba_extra_buffer=True,
-        chunked_prefill_size=8192,
+        chunked_prefill_size=8192, sidecar_draft_device_pools=() if pools.draft is None else (pools.draft,),
     )  # fmt: skip
 
 
