@@ -28,7 +28,7 @@ def up(progress: Progress) -> None:
     ready = time.monotonic()
     product.remove_old_profiles(stack)
     engine = product.engine(stack)
-    shown = demo.demonstrate(engine, progress)
+    shown = demo.demonstrate(engine, product.store(stack, engine), progress)
     print(summary.after_up(stack, engine, shown), flush=True)
     report(
         "up",

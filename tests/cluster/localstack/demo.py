@@ -6,6 +6,7 @@ from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 
 from .engine import Answer, Engine, prompt
+from .store import PAGE_TOKENS, Store
 
 PROMPT_TOKENS = 320
 """Length of the prompt in whole pages; a few tokens follow, since the last page of a prompt is never all cached."""
@@ -18,6 +19,8 @@ class Shown:
     """What the three requests of one demonstration used and moved."""
 
     answers: tuple[Answer, ...]
+    pages: tuple[int, int]
+    """Pages of the prompt's KV that the store had before the first request and after it, by the store's own word."""
     stored_bytes: int
     """Written to the store meanwhile, by the linker's counter."""
     read_bytes: int
@@ -39,32 +42,41 @@ class Shown:
         return sum(answer.store_tokens for answer in self.answers)
 
 
-def demonstrate(engine: Engine, progress: Progress) -> Shown:
-    """Ask, ask again, flush the device's cache, ask again.
+def demonstrate(engine: Engine, store: Store, progress: Progress) -> Shown:
+    """Ask, ask again, flush the device's cache, ask again; and ask the store itself before and after.
 
     Raises ClusterError when something knew the prompt before, when too little comes from the store, or when the
     restored answer differs.
     """
     asked = prompt(PROMPT_TOKENS + 3)
     longer = [*asked, 11, 12, 13]
+    before = store.pages(asked)
     stored, read = engine.metric(STORED), engine.metric(READ)
     with progress.step("first-request", "asking the engine"):
         first = engine.generate(asked)
-    if first.device_tokens or first.store_tokens:
+    if before or first.device_tokens or first.store_tokens:
         raise ClusterError(
-            f"{first.device_tokens + first.store_tokens} tokens of a prompt that nobody asked before were in a cache: "
-            "what follows would prove nothing."
+            f"{first.device_tokens + first.store_tokens} tokens of a prompt that nobody asked before were in a cache, "
+            f"and {before} of its pages in the store: what follows would prove nothing."
         )
     device = engine.generate(longer)
     progress.note(
         f"  first answer after {first.seconds:.1f} s; again with {device.device_tokens} tokens from the device"
     )
     engine.flush()
+    after, whole = store.pages(asked), PROMPT_TOKENS // PAGE_TOKENS
+    progress.note(
+        f"  flushed; of the prompt's {whole} pages the store itself says to have {after}, and {before} before"
+    )
+    if after < whole:
+        raise ClusterError(f"The store has only {after} of the prompt's {whole} pages: see the logs.")
     restored = engine.generate(longer)
-    progress.note(f"  flushed; again in {restored.seconds:.1f} s with {restored.store_tokens} tokens from the store")
+    progress.note(f"  again in {restored.seconds:.1f} s with {restored.store_tokens} tokens from the store")
     if restored.store_tokens < PROMPT_TOKENS:
         raise ClusterError(f"Only {restored.store_tokens} of {PROMPT_TOKENS} tokens came from the store: see the logs.")
     if restored.logprobs != device.logprobs:
         raise ClusterError(f"The restored answer differs: {restored.logprobs} instead of {device.logprobs}.")
     progress.note("  the log probabilities of the restored answer equal those of the device's, bit for bit")
-    return Shown((first, device, restored), int(engine.metric(STORED) - stored), int(engine.metric(READ) - read))
+    return Shown(
+        (first, device, restored), (before, after), int(engine.metric(STORED) - stored), int(engine.metric(READ) - read)
+    )

@@ -12,6 +12,13 @@ def metric(server: str, name: str, **labels: str) -> float:
     return sum(value for found, value in _samples(server, name) if labels.items() <= found.items())
 
 
+def labels(server: str, name: str) -> dict[str, str]:
+    """Labels of the first sample of that name. Raises LookupError when there is none, OSError when nobody answers."""
+    for found, _ in _samples(server, name):
+        return found
+    raise LookupError(f"{server}/metrics has no {name}")
+
+
 def _samples(server: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
     with urllib.request.urlopen(f"{server}/metrics", timeout=10) as response:
         text = response.read().decode()

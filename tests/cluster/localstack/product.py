@@ -16,6 +16,7 @@ from umbra_images import definitions
 
 from . import profile
 from .engine import Engine
+from .store import Store
 
 RELEASE = "umbra"
 SYSTEM_NAMESPACE = "umbra-system"
@@ -80,6 +81,16 @@ def engine(stack: Stack, name: str = NAME) -> Engine:
     """The engine behind a deployment's Service, through a loopback port of this machine."""
     address = stack.get("service", name)["spec"]["clusterIP"]
     return Engine(f"http://127.0.0.1:{stack.cluster.forward(name, f'{address}:30000')}")
+
+
+def store(stack: Stack, serving: Engine, name: str = NAME) -> Store:
+    """The store beside a deployment's only engine, through the socket in its pod's volume."""
+    uid = stack.pods(name)[0]["metadata"]["uid"]
+    volumes = stack.cluster.layout.kubelet_root / "pods" / uid / "volumes" / "kubernetes.io~empty-dir"
+    sockets = list(volumes.glob("*/umbp.grpc.sock"))
+    if len(sockets) != 1:
+        raise ClusterError(f"The store of {name} has no socket below {volumes}: see its container's log.")
+    return Store(stack.environment, sockets[0], serving.url)
 
 
 def engine_boot_seconds(stack: Stack, name: str = NAME) -> float:

@@ -23,6 +23,7 @@ def after_up(stack: product.Stack, engine: Engine, shown: Shown) -> str:
     return f"""
   endpoint      {engine.url}  (POST /generate with input_ids)
   cached tokens {shown.device_tokens:,} from the device, {shown.store_tokens:,} from the store, in these three requests
+  store pages   {shown.pages[0]} of the prompt before the first request, {shown.pages[1]} after, says the store itself
   store bytes   {shown.stored_bytes:,} written, {shown.read_bytes:,} read meanwhile, as counted by the linker
   metrics       {engine.url}/metrics
   conditions    {_indented(tree(stack.get("k3deployment", product.NAME)))}
