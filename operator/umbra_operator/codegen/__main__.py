@@ -6,6 +6,7 @@ from pathlib import Path
 from umbra_operator.api.base import GROUP
 from umbra_operator.api.v1alpha1 import KINDS
 from umbra_operator.codegen.crd import crd, to_yaml
+from umbra_operator.codegen.metricspage import metrics_page
 from umbra_operator.codegen.reference import api_page, conditions_page
 
 ROOT = Path(__file__).parents[3]
@@ -16,6 +17,7 @@ def generated() -> dict[Path, str]:
     files = {
         ROOT / "docs/reference/api.md": api_page(),
         ROOT / "docs/reference/conditions.md": conditions_page(),
+        ROOT / "docs/reference/metrics.md": metrics_page(),
     }
     for kind in KINDS:
         text = to_yaml(crd(kind))
