@@ -19,6 +19,7 @@ from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.queue import WorkQueue
 from umbra_operator.reconcile import Reconciler
+from umbra_operator.recorder import Recorder
 from umbra_operator.records import Key
 from umbra_operator.render.children import Facts
 from umbra_operator.resync import Lists
@@ -41,7 +42,8 @@ class Operator:
         self._lists = Lists(cluster, self._memory, settings.namespaces)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._poller = Poller(self._memory.pods, self._queue.add)
-        self._reconciler = Reconciler(cluster, self._memory, self._poller)
+        self._recorder = Recorder(cluster)
+        self._reconciler = Reconciler(cluster, self._memory, self._poller, self._recorder.tell)
         self._synced, self._soon = asyncio.Event(), asyncio.Event()
         self._insights = Insights()
 
@@ -54,6 +56,7 @@ class Operator:
             watches.keep(self._insights, self._cluster, self._soon.set),
             self._resync(),
             self._poller.run(),
+            self._recorder.run(),
             *(self._work() for _ in range(self._settings.workers)),
         ]
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from umbra_operator import errors
+from umbra_operator import errors, events
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, Cluster
 from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
 from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, Prune, plan, taken
 from umbra_operator.poll import Poller
-from umbra_operator.records import ChildRecord, Key, Observed, controller_uid
+from umbra_operator.records import ChildRecord, DeploymentRecord, Key, Observed, controller_uid
 from umbra_operator.render import names
 from umbra_operator.render.children import IMMUTABLE
 from umbra_operator.status import status
@@ -45,10 +45,18 @@ def _patched(actions: Sequence[Action]) -> set[str]:
 class Reconciler:
     """Brings one K3Deployment a step nearer to its spec, and says where it stands."""
 
-    def __init__(self, cluster: Cluster, memory: Memory, poller: Poller, now: Callable[[], str] = utc_now) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        memory: Memory,
+        poller: Poller,
+        tell: Callable[[DeploymentRecord, events.Event], None],
+        now: Callable[[], str] = utc_now,
+    ) -> None:
         self._cluster = cluster
         self._memory = memory
         self._poller = poller
+        self._tell = tell
         self._now = now
 
     async def reconcile(self, key: Key) -> float | None:
@@ -61,7 +69,7 @@ class Reconciler:
         if observed is None:
             return None
         tried = self._plan(observed).actions
-        problems = await self._apply_all(key, tried)
+        problems = await self._apply_all(key, tried, observed)
         observed = self._memory.observe(key) or observed
         decided = self._plan(observed)
         decided = replace(decided, finding=_finding(problems) or decided.finding)
@@ -79,7 +87,9 @@ class Reconciler:
             return LOOK_AGAIN_SECONDS
         return 0.0 if _patched(decided.actions) else None
 
-    async def _apply_all(self, key: Key, actions: Sequence[Action]) -> list[errors.Refused | errors.SpecInvalid]:
+    async def _apply_all(
+        self, key: Key, actions: Sequence[Action], observed: Observed
+    ) -> list[errors.Refused | errors.SpecInvalid]:
         """Applies one after the other; returns why some could not be.
 
         What is refused holds back nothing else, since without its disruption budget an engine serves all the same. But
@@ -94,6 +104,9 @@ class Reconciler:
                 problems.append(error)
                 if isinstance(action, Apply) and isinstance(error, errors.SpecInvalid):
                     break
+                continue
+            if event := events.of_action(action, observed):
+                self._tell(observed.deployment, event)
         return problems
 
     def _plan(self, observed: Observed) -> Plan:
@@ -207,3 +220,5 @@ class Reconciler:
         except errors.Missing:
             return
         self._memory.put_deployment(written)
+        for event in events.of_status(deployment.status.get("conditions") or (), wanted["conditions"]):
+            self._tell(deployment, event)

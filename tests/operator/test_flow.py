@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ def test_a_steady_state_and_a_restart_of_the_operator_write_nothing(serving: Sta
     assert serving.versions() == before
     assert operators.running.writes() == writes
     operators.restart()
-    time.sleep(6)
+    eventually(lambda: operators.running.answers("/readyz") == 200, "the next one has listed everything")
+    time.sleep(4)
     assert operators.running.writes() == 0
     assert serving.versions() == before
 
@@ -144,6 +146,31 @@ def test_an_engine_edit_restarts_the_engine_inside_its_pod(serving: Stack) -> No
         == after["annotations"]["umbra.dev/revision"]
         != before["annotations"]["umbra.dev/revision"]
     )
+
+
+def test_a_user_sees_events_of_what_happens_and_none_of_what_stays(serving: Stack) -> None:
+    def told() -> dict[str, int]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{serving.namespace}/events"
+        found = [each for each in serving.api("GET", path)["items"] if each["regarding"]["kind"] == "K3Deployment"]
+        return dict(Counter(each["reason"] for each in found))
+
+    serving.edit({"engine.contextLength": 8192})
+    eventually(lambda: serving.ready() and "EngineRestartAsked" in told(), "the restart is told")
+    serving.edit({"rollout.paused": True, "cache.dram.size": "2Gi"})
+    eventually(lambda: "RolloutPaused" in told(), "the hold is told")
+    serving.edit({"rollout.paused": False})
+    eventually(lambda: serving.ready() and "PodReplaced" in told(), "the replacement is told")
+    serving.edit({"profileRef.name": "none-v1"})
+    eventually(lambda: "ProfileNotFound" in told(), "the missing profile is told")
+    time.sleep(6)
+    assert {name: times for name, times in told().items() if name not in ("Serving", "NoReplicaServes")} == {
+        "EngineRestartAsked": 1,
+        "RolloutPaused": 1,
+        "PodReplaced": 1,
+        "ProfileNotFound": 1,
+    }
+    described = serving.control_plane.kubectl("-n", serving.namespace, "describe", "k3/k3")
+    assert re.search(r"Warning +ProfileNotFound .* umbra.dev/operator +.*none-v1", described)
 
 
 def test_two_replicas_restart_one_after_the_other(stack: Stack) -> None:

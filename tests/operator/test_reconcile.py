@@ -30,7 +30,7 @@ async def door(crds: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 def reconciler(door: KubeCluster, memory: Memory) -> Reconciler:
     memory.put_profile(stored(profile(), "p1"))
-    return Reconciler(door, memory, Poller(memory.pods, lambda _: None))
+    return Reconciler(door, memory, Poller(memory.pods, lambda _: None), lambda *_: None)
 
 
 async def test_the_status_of_a_deleted_object_is_not_written_on_its_successor(

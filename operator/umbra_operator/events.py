@@ -1,0 +1,98 @@
+"""What a user is told as a Kubernetes Event: pure, from a status that changes and from what was done to a pod.
+
+Only what happens makes an event, never what merely is: the same status again makes none.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from umbra_operator.conditions import Reason, Type
+from umbra_operator.plan import Action, DeletePod, PatchPod
+from umbra_operator.records import Observed
+from umbra_operator.render import names
+
+
+class Done(StrEnum):
+    """Reasons of the events about what the operator did; all others are reasons of conditions."""
+
+    ENGINE_RESTART_ASKED = "EngineRestartAsked"
+    POD_REPLACED = "PodReplaced"
+    POD_ENDED = "PodEnded"
+    REPLICA_REMOVED = "ReplicaRemoved"
+
+
+MEANINGS: Mapping[Done, str] = {
+    Done.ENGINE_RESTART_ASKED: "A pod got another launch document: the engine drains and restarts, the store is kept.",
+    Done.POD_REPLACED: "A pod was deleted because the change needs another one; the store of the new one starts empty.",
+    Done.POD_ENDED: "A pod that had ended, as after an eviction, was deleted; another takes its place.",
+    Done.REPLICA_REMOVED: "A pod was deleted because spec.replicas is smaller by now.",
+}
+
+_WARNED = frozenset(
+    {
+        Reason.CHECK_FAILED,
+        Reason.UNSCHEDULABLE,
+        Reason.IMAGE_UNAVAILABLE,
+        Reason.STORE_FAILED,
+        Reason.OUT_OF_MEMORY,
+        Reason.ENGINE_FAILED,
+    }
+)
+"""Worth a warning besides every reason for which ConfigValid is False."""
+_HELD = frozenset({Reason.ROLLOUT_PAUSED, Reason.WAITING_FOR_DELETION, Reason.ACKNOWLEDGEMENT_REQUIRED})
+"""Worth a word: the user has held the change, and may wait for it all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event about a K3Deployment."""
+
+    warning: bool
+    reason: str
+    note: str
+
+
+def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """One event for each reason that a condition took on between two lists of conditions and that a user should see."""
+    was = {condition["type"]: condition for condition in before}
+    told: dict[str, Event] = {}
+    for condition in after:
+        old = was.get(condition["type"], {})
+        reason, status = condition["reason"], condition["status"]
+        if (old.get("status"), old.get("reason")) == (status, reason):
+            continue
+        kind = condition["type"]
+        changed = kind == Type.AVAILABLE and "True" in (status, old.get("status"))
+        lost = changed and reason == Reason.NO_REPLICA_SERVES
+        warning = lost or reason in _WARNED or (kind == Type.CONFIG_VALID and status == "False")
+        if warning or changed or reason in _HELD:
+            told.setdefault(reason, Event(warning, reason, condition["message"]))
+    return [*told.values()]
+
+
+def of_action(action: Action, observed: Observed) -> Event | None:
+    """The event about an action that was done; None where the status or the object itself tells enough."""
+    match action:
+        case PatchPod(pod, _, _, annotations):
+            note = (
+                f"pod {pod} gets launch revision {annotations[names.ANNOTATION_REVISION]}; its engine restarts in place"
+            )
+            return Event(False, Done.ENGINE_RESTART_ASKED, note)
+        case DeletePod(pod, uid):
+            return _deleted(pod, uid, observed)
+    return None
+
+
+def _deleted(pod: str, uid: str, observed: Observed) -> Event | None:
+    record, spec = next((each for each in observed.pods if each.uid == uid), None), observed.deployment.spec
+    if record is None or spec is None:
+        return None
+    if record.ordinal >= spec.replicas:
+        return Event(False, Done.REPLICA_REMOVED, f"pod {pod} is deleted: spec.replicas is {spec.replicas}")
+    if record.phase in ("Failed", "Succeeded"):
+        return Event(
+            True, Done.POD_ENDED, f"pod {pod} has ended ({record.phase}) and is deleted; another takes its place"
+        )
+    return Event(False, Done.POD_REPLACED, f"pod {pod} is deleted: the change needs another pod")
