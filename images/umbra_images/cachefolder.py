@@ -109,10 +109,10 @@ def _holder(file: IO[str]) -> str:
     file.seek(0)
     pid = file.read().strip()
     try:
-        command = Path(f"/proc/{int(pid)}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        words = Path(f"/proc/{int(pid)}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
     except (OSError, ValueError):
         return "another process"
-    return f"process {pid} ({command[:80]})"
+    return f"process {pid} ({' '.join(words)[:80]})"
 
 
 def _absolute(variable: str, value: str) -> Path:

@@ -63,7 +63,7 @@ def refusal(control_plane: ControlPlane, body: Mapping[str, Any]) -> str | None:
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the real Helm."""
-    return subprocess.run([str(toolchain.helm()), *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([str(toolchain.helm()), *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
 def template(values: Mapping[str, Any], *arguments: str) -> list[dict[str, Any]]:
