@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -29,16 +30,18 @@ from sglang.srt.utils import get_device_module
 
 from . import __version__
 from .batch import ObjectBatch
+from .breaker import Breaker
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
 from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
 from .metrics import LinkerMetrics
 from .mover import Mover
 from .planning import MissReason, miss_reason, owned_pages
+from .probe import alive
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
 from .store import CallClock, MoriStore
-from .transfers import Heartbeat, TaskQueue, run_bounded
+from .transfers import DeadlineCalls, Heartbeat, LateError, TaskQueue, run_bounded
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +110,10 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             self.store, self.settings, self.metrics, most_ranges=RANGES_PER_CALL, rank=self.position.tensor
         )
         self._recent = RecentPages()
+        # None: the store is part of this process.
+        self._address: str | None = None
+        if self._standalone_process_mode:
+            self._address = extra.get("standalone_address") or os.environ["UMBP_STANDALONE_ADDRESS"]
         self._loads: dict[int, _Load] = {}
         self._start_threads()
         self._announce()
@@ -140,7 +147,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             weigh=lambda task: _offload_task_pages(task.transfers),
             most=self._offload_coalesce_pages,
         )
-        self._heartbeat = Heartbeat(self._publish_ages, HEARTBEAT_SECONDS, f"umbra-heartbeat-{rank}")
+        self._lookups: DeadlineCalls[tuple[list[int], list[bool]]] = DeadlineCalls(f"umbra-lookup-{rank}")
+        self._breaker = Breaker()
+        self._heartbeat = Heartbeat(self._beat, HEARTBEAT_SECONDS, f"umbra-heartbeat-{rank}")
 
     def _load_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
@@ -156,7 +165,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self.metrics.tree_core(settled_tree_core())
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
 
-    def _publish_ages(self) -> None:
+    def _beat(self) -> None:
+        self._mend_breaker()
         self.metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._offload_tasks.oldest_seconds())
 
     # ---- names ----
@@ -179,28 +189,14 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     def lookup(self, rid: str, transfers: Any) -> list[int]:
         """Return the restorable prefix lengths in pages, ascending; SGLang intersects them over the ranks.
 
-        A store that gives no usable answer is a miss.
+        A store that gives no usable answer in time is a miss.
         """
         begin = time.perf_counter()
         expanded = self.pool_group.resolve_transfers(transfers)
         pages = next((list(t.keys or ()) for t in transfers if t.name == PoolName.KV), [])
         if not expanded or not pages:
             return []
-        lengths = list(range(1, len(pages) + 1))
-        kv_present: list[bool] = []
-        reason: MissReason | None = None
-        try:
-            for transfer in expanded:
-                # No policy looks beyond the longest length that is still possible.
-                present = self._page_exists(pages[: lengths[-1]], transfer)
-                if transfer.name == PoolName.KV:
-                    kv_present = present
-                lengths = self._apply_hit_policy(lengths, present, transfer)
-                if not lengths:
-                    break
-        except Exception:
-            logger.exception("lookup of %d pages failed and counts as a miss: request %s", len(pages), rid)
-            lengths, reason = [], MissReason.ERROR
+        lengths, reason = self._ask(rid, pages, expanded)
         hit = lengths[-1] if lengths else 0
         self.metrics.lookup(
             seconds=time.perf_counter() - begin,
@@ -210,8 +206,51 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             hit_objects=self._objects_of_hit(expanded, hit),
         )
         if hit < len(pages):
-            self.metrics.missed(len(pages) - hit, reason or miss_reason(pages, kv_present, hit, self._recent))
+            self.metrics.missed(len(pages) - hit, reason)
         return lengths
+
+    def _ask(self, rid: str, pages: list[str], expanded: list[Any]) -> tuple[list[int], MissReason]:
+        """Return the restorable lengths, and why they end where they do."""
+        if self._breaker.open:
+            return [], MissReason.BREAKER
+        seconds = self.settings.lookup_deadline_milliseconds / 1000
+        try:
+            lengths, kv_present = self._lookups.call(lambda: self._look_up(pages, expanded), seconds)
+        except LateError as error:
+            self._breaker.late()
+            self.metrics.breaker(True)
+            logger.warning("lookup: %s; lookups are misses until the store answers again", error)
+            return [], MissReason.DEADLINE
+        except Exception:
+            logger.exception("lookup of %d pages failed and counts as a miss: request %s", len(pages), rid)
+            return [], MissReason.ERROR
+        self._breaker.answered()
+        hit = lengths[-1] if lengths else 0
+        return lengths, miss_reason(pages, kv_present, hit, self._recent)
+
+    def _look_up(self, pages: list[str], expanded: list[Any]) -> tuple[list[int], list[bool]]:
+        """Run on the lookup thread: the restorable lengths, and which KV pages exist."""
+        lengths = list(range(1, len(pages) + 1))
+        kv_present: list[bool] = []
+        for transfer in expanded:
+            # No policy looks beyond the longest length that is still possible.
+            present = self._page_exists(pages[: lengths[-1]], transfer)
+            if transfer.name == PoolName.KV:
+                kv_present = present
+            lengths = self._apply_hit_policy(lengths, present, transfer)
+            if not lengths:
+                break
+        return lengths, kv_present
+
+    def _mend_breaker(self) -> None:
+        """Run on the heartbeat's thread: let lookups ask again once the store speaks and no call is stuck in it."""
+        if not self._breaker.due() or self._lookups.busy:
+            return
+        if self._address is not None and not alive(self._address, HEARTBEAT_SECONDS):
+            return
+        self._breaker.mend()
+        self.metrics.breaker(False)
+        logger.warning("the store answers again; lookups ask it")
 
     def _objects_of_hit(self, expanded: list[Any], hit: int) -> dict[str, int]:
         # A pool with a trailing window is read only at the end of the prefix.

@@ -88,6 +88,10 @@ METRICS = (
         "seconds",
     ),
     Metric(
+        "umbra_linker_breaker_open", Kind.GAUGE,
+        "1 while lookups are answered with a miss without asking the store, which answered too late before.", "",
+    ),
+    Metric(
         "umbra_linker_policy", Kind.GAUGE, "The numeric settings in force, one series each.", "",
         ("rank", "setting"),
     ),
@@ -149,6 +153,10 @@ class LinkerMetrics:
     def missed(self, pages: int, reason: MissReason) -> None:
         """Record the pages beyond the prefix that a lookup found."""
         self._count("umbra_linker_missed_pages_total", pages, reason)
+
+    def breaker(self, is_open: bool) -> None:
+        """Record whether the store is asked for lookups."""
+        self._of("umbra_linker_breaker_open").set(int(is_open))
 
     def loads(self, requests: int, *, failed: int) -> None:
         """Record a batch of requests that loaded, of which ``failed`` were aborted."""

@@ -42,6 +42,10 @@ class MissReason(StrEnum):
     """The first missing page was stored by this engine, and the store has it no more."""
     NO_CHECKPOINT = "no_checkpoint"
     """The KV pages are there, but no checkpoint at their end: a prefix ends where all its pools do."""
+    DEADLINE = "deadline"
+    """The store did not answer in time."""
+    BREAKER = "breaker"
+    """The store was not asked, because it had not answered in time before."""
     ERROR = "error"
     """The store gave no usable answer."""
 

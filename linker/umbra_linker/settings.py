@@ -30,6 +30,8 @@ MOST_CALLS = 32
 """Upper bound of ``rpc_parallelism``: a store answers with at most 32 threads, and every rank has its own calls."""
 MOST_PAGES = 65536
 """Upper bound of ``chunk_pages``."""
+MOST_LOOKUP_MILLISECONDS = 10_000
+"""Upper bound of ``lookup_deadline_milliseconds``: all requests of a rank stand still while a lookup is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Settings:
     """Calls to the store at the same time, for each of lookups, loads and offloads of a rank; 1 to ``MOST_CALLS``."""
     chunk_pages: int = 1024
     """Pages that one call carries at most; 1 to ``MOST_PAGES``. A page is never spread over two calls."""
+
+    lookup_deadline_milliseconds: int = 50
+    """How long the scheduler waits for a lookup, which is a miss afterwards; 1 to ``MOST_LOOKUP_MILLISECONDS``."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
@@ -60,6 +65,9 @@ class Settings:
             key_layout=_key_layout(given["keyLayout"]),
             rpc_parallelism=_whole("rpcParallelism", given["rpcParallelism"], MOST_CALLS),
             chunk_pages=_whole("chunkPages", given["chunkPages"], MOST_PAGES),
+            lookup_deadline_milliseconds=_whole(
+                "lookupDeadlineMilliseconds", given["lookupDeadlineMilliseconds"], MOST_LOOKUP_MILLISECONDS
+            ),
         )
 
     def to_mapping(self) -> dict[str, object]:
@@ -68,10 +76,11 @@ class Settings:
             "keyLayout": str(self.key_layout),
             "rpcParallelism": self.rpc_parallelism,
             "chunkPages": self.chunk_pages,
+            "lookupDeadlineMilliseconds": self.lookup_deadline_milliseconds,
         }
 
 
-_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages")
+_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages", "lookupDeadlineMilliseconds")
 
 
 def _key_layout(raw: object) -> KeyLayout:

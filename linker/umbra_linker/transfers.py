@@ -79,6 +79,62 @@ class ParallelCalls:
             self._work.get()()
 
 
+class LateError(TimeoutError):
+    """A call that was not waited for any longer; it goes on, and its result is dropped."""
+
+
+class DeadlineCalls(Generic[Result]):
+    """One call at a time on a thread of its own, waited for no longer than a deadline."""
+
+    def __init__(self, name: str) -> None:
+        """``name`` is the thread's; it starts with the first call."""
+        self._name = name
+        self._work: queue.SimpleQueue[_Call[Result]] = queue.SimpleQueue()
+        self._last: _Call[Result] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call runs, such as one that was given up; none may be made meanwhile."""
+        return self._last is not None and not self._last.ended.is_set()
+
+    def call(self, function: Callable[[], Result], seconds: float) -> Result:
+        """Return the function's result or raise its exception. For one caller at a time.
+
+        Raises:
+            LateError: after ``seconds`` without a result, and at once while an earlier call runs.
+        """
+        if self.busy:
+            raise LateError("an earlier call has not ended")
+        if self._last is None:
+            threading.Thread(target=self._serve, daemon=True, name=self._name).start()
+        call = self._last = _Call(function)
+        self._work.put(call)
+        if not call.ended.wait(seconds):
+            raise LateError(f"no answer within {seconds * 1000:.0f} ms")
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[return-value]  # it ended without an error
+
+    def _serve(self) -> None:
+        while True:
+            self._work.get().run()
+
+
+class _Call(Generic[Result]):
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self.ended = threading.Event()
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._function()
+        except BaseException as error:
+            self.error = error
+        self.ended.set()
+
+
 class TaskQueue(Generic[Task]):
     """Tasks run in batches by one thread; one result each, in the order of submission."""
 

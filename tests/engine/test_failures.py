@@ -91,6 +91,44 @@ def test_a_frozen_store_blocks_neither_flush_nor_metrics(
     assert restored.host == 80 // PAGE * PAGE
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_frozen_store_costs_hits_but_no_request_and_hits_resume_after_the_thaw(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, ranks: int
+) -> None:
+    arguments = [*linker_arguments(store.address, {"lookupDeadlineMilliseconds": 200}), "--tp-size", str(ranks)]
+    engine = fork_launcher.launch(Launch(arguments, path=kit_path), f"thaw-{ranks}")
+    client = engine.client
+    first, second = prompt(200, seed=8), prompt(200, seed=9)
+    for text in (first, second):
+        client.generate(text)
+    on_device = [client.generate([*text, 9]) for text in (first, second)]
+    wait_until_stored(client, kv_objects=2 * (200 // PAGE))
+    client.flush()
+    os.kill(store.process.pid, signal.SIGSTOP)
+    try:
+        waited = total(client, "umbra_linker_lookup_seconds_sum")
+        frozen = [client.generate([*text, 9]) for text in (first, second)]
+        waited = total(client, "umbra_linker_lookup_seconds_sum") - waited
+        late, unasked = (
+            total(client, "umbra_linker_missed_pages_total", reason=reason) for reason in ("deadline", "breaker")
+        )
+        open_breakers = total(client, "umbra_linker_breaker_open")
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+    wait_for(lambda: total(client, "umbra_linker_breaker_open") == 0, 20.0, "the breaker stays open")
+    wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
+    client.flush()
+    thawed = [client.generate([*text, 9]) for text in (first, second)]
+    engine.stop()
+
+    assert [answer.host for answer in frozen] == [0, 0]
+    assert (late, unasked) == (ranks * (200 // PAGE), ranks * (200 // PAGE)), "the second request does not wait again"
+    assert 0.2 * ranks <= waited < 0.2 * ranks + 2, "each rank waited for one deadline"
+    assert open_breakers == ranks
+    assert [answer.host for answer in thawed] == [200 // PAGE * PAGE] * 2
+    assert [answer.logprobs for answer in thawed] == [answer.logprobs for answer in on_device]
+
+
 def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> None:
     """Stop the store while the engine computes ``text``: after its lookup, before its page is stored."""
     before = total(engine.client, "umbra_linker_lookups_total")

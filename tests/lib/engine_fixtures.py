@@ -79,9 +79,13 @@ def linker_arguments(
     linker: str = "UmbraLinker",
     module: str = "umbra_linker.linker",
 ) -> list[str]:
-    """Return the server arguments that attach a linker to the store at ``address``."""
-    extra = {"standalone_address": address, "standalone_auto_start": False}
-    extra |= {} if settings is None else {"umbra": settings}
+    """Return the server arguments that attach a linker to the store at ``address``.
+
+    Unless ``settings`` say otherwise, a lookup may take 5 s: all processes share few cores here, and a test of what
+    is restored must not depend on who gets one.
+    """
+    extra: dict[str, Any] = {"standalone_address": address, "standalone_auto_start": False}
+    extra["umbra"] = {"lookupDeadlineMilliseconds": 5000} | (settings or {})
     config = {"linker": linker, "linker_module_path": module, "linker_extra_config": extra}
     return [
         "--enable-unified-cache-external-linker",

@@ -6,17 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_linker.settings import MOST_CALLS, MOST_PAGES, KeyLayout, Settings, SettingsError
+from umbra_linker.settings import MOST_CALLS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, KeyLayout, Settings, SettingsError
 
 
-@given(st.sampled_from(KeyLayout), st.integers(1, MOST_CALLS), st.integers(1, MOST_PAGES))
-def test_round_trip(layout: KeyLayout, calls: int, pages: int) -> None:
-    settings = Settings(key_layout=layout, rpc_parallelism=calls, chunk_pages=pages)
+@given(
+    st.sampled_from(KeyLayout),
+    st.integers(1, MOST_CALLS),
+    st.integers(1, MOST_PAGES),
+    st.integers(1, MOST_LOOKUP_MILLISECONDS),
+)
+def test_round_trip(layout: KeyLayout, calls: int, pages: int, deadline: int) -> None:
+    settings = Settings(layout, calls, pages, deadline)
     assert Settings.from_mapping(settings.to_mapping()) == settings
 
 
 def test_defaults() -> None:
-    assert Settings.from_mapping({}) == Settings(key_layout=KeyLayout.AUTO, rpc_parallelism=4, chunk_pages=1024)
+    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +34,10 @@ def test_defaults() -> None:
         ({"rpcParallelism": 33}, "linker setting 'rpcParallelism' is 33: set it to a whole number from 1 to 32"),
         ({"rpcParallelism": True}, "linker setting 'rpcParallelism' is True: set it to a whole number from 1 to 32"),
         ({"chunkPages": "64"}, "linker setting 'chunkPages' is '64': set it to a whole number from 1 to 65536"),
+        (
+            {"lookupDeadlineMilliseconds": 0.5},
+            "linker setting 'lookupDeadlineMilliseconds' is 0.5: set it to a whole number from 1 to 10000",
+        ),
         ({"key_layout": "Auto"}, "unknown linker setting 'key_layout': use keyLayout"),
         ({"b": 1, "a": 2}, "unknown linker setting 'a', 'b': use keyLayout"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from umbra_linker.transfers import Heartbeat, ParallelCalls, TaskQueue, run_bounded
+from umbra_linker.transfers import DeadlineCalls, Heartbeat, LateError, ParallelCalls, TaskQueue, run_bounded
 
 
 @pytest.fixture
@@ -138,3 +138,28 @@ def test_a_bounded_call_is_left_alone_after_its_time(gate: threading.Event) -> N
     assert run_bounded(lambda: None, 5.0, "quick")
     assert not run_bounded(lambda: gate.wait(10.0) and None, 0.05, "frozen")
     assert run_bounded(lambda: 1 / 0 and None, 5.0, "failing")
+
+
+def test_a_call_in_time_gives_its_result_or_its_error() -> None:
+    calls: DeadlineCalls[int] = DeadlineCalls("deadline")
+    assert not calls.busy
+    assert [calls.call(lambda number=number: number, 5) for number in range(3)] == [0, 1, 2]  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        calls.call(lambda: 1 // 0, 5)
+    assert calls.call(lambda: 4, 5) == 4, "an error ends no thread"
+
+
+def test_a_late_call_is_given_up_and_none_is_made_until_it_has_ended(gate: threading.Event) -> None:
+    calls: DeadlineCalls[str] = DeadlineCalls("deadline")
+    with pytest.raises(LateError, match="no answer within 50 ms"):
+        calls.call(lambda: str(gate.wait(30)), 0.05)
+    begin = time.monotonic()
+    with pytest.raises(LateError, match="an earlier call has not ended"):
+        calls.call(lambda: "second", 30)
+    assert time.monotonic() - begin < 5, "it does not wait for the thread"
+    assert calls.busy
+    gate.set()
+    end = time.monotonic() + 10
+    while calls.busy and time.monotonic() < end:
+        time.sleep(0.01)
+    assert calls.call(lambda: "third", 5) == "third", "not the late call's result"

@@ -90,6 +90,12 @@ DEPLOYMENT: dict[str, Case] = {
     "cache.policy.keyLayout": ({}, {}, {"cache.policy.keyLayout": "PerRank"}, ['\\"keyLayout\\":\\"PerRank\\"']),
     "cache.policy.rpcParallelism": ({}, {}, {"cache.policy.rpcParallelism": 8}, ['\\"rpcParallelism\\":8']),
     "cache.policy.chunkPages": ({}, {}, {"cache.policy.chunkPages": 256}, ['\\"chunkPages\\":256']),
+    "cache.policy.lookupDeadlineMilliseconds": (
+        {},
+        {},
+        {"cache.policy.lookupDeadlineMilliseconds": 80},
+        ['\\"lookupDeadlineMilliseconds\\":80'],
+    ),
     "engine.memoryFractionPercent": ({}, {}, {"engine.memoryFractionPercent": 85}, ['"--mem-fraction-static","0.85"']),
     "engine.maxRunningRequests": ({}, {}, {"engine.maxRunningRequests": 9}, ['"--max-running-requests","9"']),
     "engine.chunkedPrefillSize": ({}, {}, {"engine.chunkedPrefillSize": 4096}, ['"--chunked-prefill-size","4096"']),

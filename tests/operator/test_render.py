@@ -264,7 +264,7 @@ def test_the_launch_document_is_what_the_agent_reads() -> None:
     assert config["linker_extra_config"] == {
         "standalone_address": "unix:///run/umbp/umbp.grpc.sock",
         "standalone_auto_start": False,
-        "umbra": {"keyLayout": "Auto", "rpcParallelism": 4, "chunkPages": 1024},
+        "umbra": {"keyLayout": "Auto"},
     }
 
 

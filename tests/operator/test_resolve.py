@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import deployment_spec, profile_spec
-from umbra_linker.settings import MOST_CALLS, MOST_PAGES, Settings
+from umbra_linker.settings import MOST_CALLS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, Settings
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import CachePolicy
 from umbra_operator.conditions import Reason
@@ -95,7 +95,11 @@ def test_built_in_values() -> None:
 
 @pytest.mark.parametrize(
     ("field", "most", "default"),
-    [("rpcParallelism", MOST_CALLS, Settings().rpc_parallelism), ("chunkPages", MOST_PAGES, Settings().chunk_pages)],
+    [
+        ("rpcParallelism", MOST_CALLS, Settings().rpc_parallelism),
+        ("chunkPages", MOST_PAGES, Settings().chunk_pages),
+        ("lookupDeadlineMilliseconds", MOST_LOOKUP_MILLISECONDS, Settings().lookup_deadline_milliseconds),
+    ],
 )
 def test_the_api_says_what_the_linker_accepts_and_does_when_unset(field: str, most: int, default: int) -> None:
     schema = CachePolicy.model_json_schema(by_alias=True)["properties"][field]

@@ -141,7 +141,7 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
         "linker_extra_config": {
             "standalone_address": names.STORE_ADDRESS,
             "standalone_auto_start": False,
-            "umbra": _linker_settings(resolved).to_mapping(),
+            "umbra": _linker_settings(resolved),
         },
     }
     return {
@@ -151,11 +151,14 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _linker_settings(resolved: Resolved) -> Settings:
+def _linker_settings(resolved: Resolved) -> dict[str, object]:
+    """What somebody chose and no more: the kit of a pod may be older than this operator, and refuses unknown names."""
     policy = resolved.spec.cache.policy
-    chosen = {
+    fields = {
         "keyLayout": resolved.key_layout.value,
         "rpcParallelism": policy and policy.rpc_parallelism,
         "chunkPages": policy and policy.chunk_pages,
+        "lookupDeadlineMilliseconds": policy and policy.lookup_deadline_milliseconds,
     }
-    return Settings.from_mapping({name: value for name, value in chosen.items() if value is not None})
+    chosen = {name: value for name, value in fields.items() if value is not None}
+    return {name: value for name, value in Settings.from_mapping(chosen).to_mapping().items() if name in chosen}

@@ -75,6 +75,7 @@ def deployment(name: str, profile_name: str, environment: Environment) -> dict[s
                 "servedName": "kimi-tiny",
                 "source": {"type": "NodePath", "nodePath": {"root": "local", "path": environment.model_dir.name}},
             },
-            "cache": {"dram": {"size": "256Mi"}},
+            # Engine, store and cluster share two cores: a late answer says nothing about the store here.
+            "cache": {"dram": {"size": "256Mi"}, "policy": {"lookupDeadlineMilliseconds": 5000}},
         },
     }
