@@ -29,6 +29,8 @@ logger = logging.getLogger("umbra_operator")
 
 FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 16.0
 """Until a resync that did not get all its lists is tried again; the delay doubles."""
+SCHEMA_SECONDS = 15.0
+"""Between two looks whether CRDs that were outdated are still."""
 
 
 class Operator:
@@ -55,6 +57,7 @@ class Operator:
             self._keep_signals(kopf_runs, stop),
             watches.keep(self._insights, self._cluster, self._soon.set),
             self._resync(),
+            self._await_crds(),
             self._poller.run(),
             self._recorder.run(),
             *(self._work() for _ in range(self._settings.workers)),
@@ -123,6 +126,14 @@ class Operator:
         if again is not None:
             self._queue.add_after(key, again)
         return "success"
+
+    async def _await_crds(self) -> None:
+        """Ends the warning about outdated CRDs soon after they were applied."""
+        while True:
+            await asyncio.sleep(SCHEMA_SECONDS)
+            with suppress(errors.UmbraError):
+                if self._memory.facts.lacking and not await self._lists.lacking():
+                    self._soon.set()
 
     async def _resync(self) -> None:
         """Repairs the memory by full lists, at start and then for ever."""

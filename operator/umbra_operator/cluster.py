@@ -101,6 +101,9 @@ class Cluster(Protocol):
     async def serves(self, resource: Resource) -> bool:
         """Whether the cluster has that kind."""
 
+    async def schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas that the cluster serves of the operator's own kinds, by kind."""
+
 
 class KubeCluster:
     """``Cluster`` over the official client.
@@ -184,6 +187,19 @@ class KubeCluster:
         except errors.Missing:
             return False
         return any(each["name"] == resource.plural for each in found.get("resources") or ())
+
+    async def schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas that the cluster serves of the operator's own kinds, by kind; none where it serves no kind."""
+        try:
+            found = await self._request("GET", Resource(f"/openapi/v3{DEPLOYMENTS.prefix}", "", namespaced=False))
+        except errors.Missing:
+            return {}
+        return {
+            meant["kind"]: schema
+            for schema in found.get("components", {}).get("schemas", {}).values()
+            for meant in schema.get("x-kubernetes-group-version-kind", ())
+            if meant.get("group") == GROUP
+        }
 
     async def _request(
         self,

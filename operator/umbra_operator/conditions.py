@@ -15,6 +15,7 @@ class Type(StrEnum):
     ENGINE_READY = "EngineReady"
     CACHE_AWARE_ROUTING = "CacheAwareRouting"
     DISRUPTION_PROTECTED = "DisruptionProtected"
+    SCHEMA_CURRENT = "SchemaCurrent"
     AVAILABLE = "Available"
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -30,6 +31,8 @@ MEANINGS: Mapping[Type, str] = {
     "nothing sends a conversation back to the replica that holds its pages. A warning: nothing else depends on it.",
     Type.DISRUPTION_PROTECTED: "A PodDisruptionBudget keeps a node drain from stopping more replicas than "
     "spec.rollout.maxUnavailable. A warning: nothing else depends on it.",
+    Type.SCHEMA_CURRENT: "Present, and False, only while the cluster's CRDs are older than the operator. "
+    "A warning: nothing else depends on it, and no engine stops.",
     Type.AVAILABLE: "At least one replica serves.",
     Type.READY: "All replicas serve at the wanted revision.",
     Type.RECONCILING: "Present only while the operator works toward the spec.",
@@ -72,6 +75,7 @@ class Reason(StrEnum):
     NO_CACHE_AWARE_ROUTING = "NoCacheAwareRouting"
     BUDGET_IN_PLACE = "BudgetInPlace"
     NO_BUDGET = "NoBudget"
+    CRD_OUTDATED = "CRDOutdated"
     SERVING = "Serving"
     NO_REPLICA_SERVES = "NoReplicaServes"
     SCALED_TO_ZERO = "ScaledToZero"
@@ -120,6 +124,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.BUDGET_IN_PLACE: "Nothing to do.",
     Reason.NO_BUDGET: "No budget can help: with so few replicas it would block every drain for ever. "
     "A drain stops the service; docs/howto/node-maintenance.md has the steps.",
+    Reason.CRD_OUTDATED: "The cluster's CRDs lack the fields in the message, so what is set there is dropped. "
+    "Apply the CRDs of the operator's release: Helm does it with the chart, or `kubectl apply --server-side -f crds/`.",
     Reason.SERVING: "Nothing to do.",
     Reason.NO_REPLICA_SERVES: "No replica serves; the conditions above say why.",
     Reason.SCALED_TO_ZERO: "spec.replicas is 0.",

@@ -38,6 +38,7 @@ _WARNED = frozenset(
         Reason.STORE_FAILED,
         Reason.OUT_OF_MEMORY,
         Reason.ENGINE_FAILED,
+        Reason.CRD_OUTDATED,
     }
 )
 """Worth a warning besides every reason for which ConfigValid is False."""

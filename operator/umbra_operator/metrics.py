@@ -21,6 +21,9 @@ LEADER = Gauge("leader_election_master_status", "1 while this process leads by t
 LAST_RESYNC = Gauge(
     "umbra_operator_last_resync_timestamp_seconds", "When the memory was last repaired by full lists, in Unix seconds."
 )
+CRD_LACKS = Gauge(
+    "umbra_operator_crd_lacking_fields", "Fields of this operator that the cluster's CRDs do not have; 0 is good."
+)
 REPAIRED = Counter("umbra_operator_resync_repaired_total", "Objects whose lost events a full list made up for.")
 POLLS = Counter(
     "umbra_operator_agent_polls_total", "Answers of agents, by container and result.", ["container", "result"]

@@ -4,16 +4,20 @@ A list that is refused, such as that of a namespace whose rights are gone, holds
 of it stays.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from umbra_operator import errors
+from umbra_operator import errors, metrics
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, PROFILES, Cluster, Resource
 from umbra_operator.observe import Memory
 from umbra_operator.records import Key
 from umbra_operator.render import names
+from umbra_operator.served import lacking, sentence
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,18 @@ class Lists:
         """Whether all was listed that a deployment depends on."""
         return not any(namespace in (None, key[0]) for _, namespace in self._unseen)
 
+    async def lacking(self) -> tuple[str, ...]:
+        """Fields that the cluster's CRDs lack; what was known before when the API server does not tell."""
+        try:
+            found = lacking(await self._cluster.schemas())
+        except errors.Refused as error:
+            logger.debug("which schemas are served? %s", error)
+            return self._memory.facts.lacking
+        metrics.CRD_LACKS.set(len(found))
+        if found and found != self._memory.facts.lacking:
+            logger.warning("CRDOutdated: %s", sentence(found))
+        return found
+
     async def resync(self) -> Resynced:
         """One round.
 
@@ -57,7 +73,7 @@ class Lists:
         did not reach.
         """
         served = await self._cluster.serves(POD_MONITORS)
-        self._memory.facts = replace(self._memory.facts, pod_monitors=served)
+        self._memory.facts = replace(self._memory.facts, pod_monitors=served, lacking=await self.lacking())
         repair = self._memory.repair()
         wanted = [_List("K3Profile", PROFILES, None, repair.profile)]
         for namespace in self._namespaces:

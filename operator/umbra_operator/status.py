@@ -9,6 +9,7 @@ from umbra_operator.conditions import Reason, Type, Verdict, merge
 from umbra_operator.plan import Plan
 from umbra_operator.records import ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
+from umbra_operator.served import sentence
 
 _OOM = "OOMKilled"
 _COMPLETED = "Completed"
@@ -49,7 +50,7 @@ def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents:
     ]
     available = _available(observed, live)
     ready = _ready(observed, plan, live, agents, [config, *stages])
-    verdicts = [config, *stages, *_warnings(observed, plan), available, ready]
+    verdicts = [config, *stages, *_warnings(observed, plan), *_schema(observed), available, ready]
     if ready.status is not True:
         blocked = config.status is False or (plan.hold is not None and ready.reason is plan.hold.reason)
         kind = Type.STALLED if blocked else Type.RECONCILING
@@ -178,6 +179,11 @@ def _warnings(observed: Observed, plan: Plan) -> list[Verdict]:
         message = f"there is no PodDisruptionBudget with replicas {replicas}: draining the node stops the service"
         found.append(Verdict(Type.DISRUPTION_PROTECTED, False, Reason.NO_BUDGET, message))
     return found
+
+
+def _schema(observed: Observed) -> list[Verdict]:
+    lacking = observed.facts.lacking
+    return [Verdict(Type.SCHEMA_CURRENT, False, Reason.CRD_OUTDATED, sentence(lacking))] if lacking else []
 
 
 def _available(observed: Observed, live: Sequence[PodRecord]) -> Verdict:

@@ -549,6 +549,29 @@ def test_a_missing_kind_and_its_return(serving: Stack, operators: Operators) -> 
     assert operators.running.alive
 
 
+def test_crds_older_than_the_operator_are_told_and_stop_nothing(serving: Stack, operators: Operators) -> None:
+    crds, uid = serving.control_plane, serving.pods()["k3-0-0"]["metadata"]["uid"]
+    path = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/podMetadata"
+    patch = json.dumps([{"op": "remove", "path": path}])
+    crds.kubectl("patch", "crd", "k3deployments.umbra.dev", "--type=json", "-p", patch)
+    try:
+        served = "/openapi/v3/apis/umbra.dev/v1alpha1"
+        eventually(lambda: "podMetadata" not in crds.kubectl("get", "--raw", served), "the older schema is served")
+        operators.restart()
+        eventually(serving.says("SchemaCurrent", "False", "CRDOutdated"), "the older CRD is told")
+        assert "K3Deployment spec.podMetadata; apply the CRDs" in serving.conditions()["SchemaCurrent"]["message"]
+        assert operators.running.metric("umbra_operator_crd_lacking_fields") == 1
+        assert operators.running.log.read_text().count("CRDOutdated: ") == 1
+        assert serving.conditions()["Ready"]["status"] == "True"
+        assert serving.pods()["k3-0-0"]["metadata"]["uid"] == uid
+        serving.edit({"engine.contextLength": 8192})
+        eventually(serving.ready, "edits go on")
+    finally:
+        install_crds(crds)
+    eventually(lambda: "SchemaCurrent" not in serving.conditions(), "the new CRD is found without a restart", 40)
+    assert operators.running.metric("umbra_operator_crd_lacking_fields") == 0
+
+
 def test_an_optional_kind_that_comes_goes_and_comes_again(serving: Stack, operators: Operators) -> None:
     """The operator looks for it when it starts; losing it in the middle stops nothing."""
     crds, name = serving.control_plane, "crd/podmonitors.monitoring.coreos.com"

@@ -20,12 +20,14 @@ IMMUTABLE = frozenset({"ResourceClaimTemplate"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What rendering depends on besides spec and profile: facts about this cluster, found at the operator's start."""
+    """What rendering depends on besides spec and profile: facts about this cluster, found with each full list."""
 
     operator_namespace: str | None = None
     """Where the operator runs; None outside the cluster."""
     pod_monitors: bool = False
     """Whether the cluster has the kind PodMonitor."""
+    lacking: tuple[str, ...] = ()
+    """Fields of this operator's kinds that the cluster's CRDs do not have."""
 
 
 def children(resolved: Resolved, deployment: str, namespace: str, uid: str, facts: Facts) -> dict[str, dict[str, Any]]:
