@@ -30,7 +30,7 @@ def linker_config(address: str, settings: dict[str, Any] | None = None, linker: 
     return {"linker": "UmbraLinker", "linker_module_path": linker, "linker_extra_config": extra}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """A prompt that was matched; ``own`` are its slots beyond the tree, ``state`` its KDA state."""
 
@@ -74,13 +74,21 @@ class Player:
     # ---- what a forward computes ----
 
     def compute(self, tokens: list[int]) -> Any:
-        """Compute what the device lacks of ``tokens`` (whole pages) and give it to the tree; return the node."""
+        """Compute what the device lacks of ``tokens`` (whole pages) and give it to the tree.
+
+        Returns:
+            The node, or None where locks of others leave no room; nothing has changed then but what was evicted.
+        """
         match = self.cache.match_prefix(MatchPrefixParams(key=_key(tokens)))
         lock = self.cache.lock(match.last_device_node)
         own = self._slots(len(tokens) - match.device_prefix_len)
         state = self._state()
-        self._fill(tokens, match.device_prefix_len, own, state)
-        node = self._insert(tokens, match.device_prefix_len, match.last_device_node, own, state)
+        node = None
+        if own is not None and state is not None:
+            self._fill(tokens, match.device_prefix_len, own, state)
+            node = self._insert(tokens, match.device_prefix_len, match.last_device_node, own, state)
+        else:
+            self._free(own, state)
         self.cache.unlock(lock)
         return node
 
@@ -110,6 +118,8 @@ class Player:
     def queue_load(self, request: Request) -> None:
         """Queue the load of what the store has; without room the request has nothing loaded."""
         result = request.fields.result
+        if not request.loaded:
+            return
         loaded, _ = self.cache.init_load_back(
             InitLoadBackParams(
                 best_match_node=result.best_match_node, host_hit_length=result.host_hit_length, req=request.fields
@@ -149,9 +159,7 @@ class Player:
     def abort(self, request: Request) -> None:
         """End a request whose bytes must not be used: its slots are free again, the tree never saw them."""
         self.cache.linker.release_request(request.fields.rid)
-        if request.loaded and request.own is not None:
-            self.cache.token_to_kv_pool_allocator.free(request.own)
-            self.pools.requests.mamba_allocator.free(request.state)
+        self._free(request.own, request.state)
         self._release(request)
 
     def forget(self) -> None:
@@ -202,21 +210,24 @@ class Player:
 
     def _slots(self, count: int) -> Any:
         allocator = self.pools.allocator
+        if not count:
+            return torch.empty(0, dtype=torch.int64)
         if count > allocator.available_size():
             self.evict(count - allocator.available_size())
         slots = allocator.alloc(count)
-        if count and slots is None:
-            raise MemoryError(f"no room for {count} tokens")
-        return torch.empty(0, dtype=torch.int64) if slots is None else slots.to(torch.int64)
+        return None if slots is None else slots.to(torch.int64)
 
     def _state(self) -> Any:
         allocator = self.pools.requests.mamba_allocator
         if not allocator.available_size():
             self.evict(0, 1)
-        state = allocator.alloc(1)
-        if state is None:
-            raise MemoryError("no room for a state")
-        return state
+        return allocator.alloc(1)
+
+    def _free(self, slots: Any, state: Any) -> None:
+        if slots is not None and len(slots):
+            self.pools.allocator.free(slots)
+        if state is not None:
+            self.pools.requests.mamba_allocator.free(state)
 
     def _insert(self, tokens: list[int], device: int, node: Any, own: Any, state: Any) -> Any:
         slots = torch.cat([self.cache.path_device_indices(node).to(torch.int64), own])
