@@ -7,6 +7,7 @@ of a page's ranges are SGLang's; names (``keys``), who writes (``planning``), ca
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import logging
 import os
@@ -25,12 +26,14 @@ from sglang.srt.mem_cache.storage.umbp.umbp_direct_linker import (
     _offload_task_pages,
     _PoolRangePlan,
 )
+from sglang.srt.mem_cache.storage.umbp.umbp_store import UMBPStore
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_device_module
 
 from . import __version__
 from .batch import ObjectBatch
 from .breaker import Breaker
+from .connection import StoreWatch, epoch_at
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
 from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
@@ -50,7 +53,9 @@ RESET_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 """How long each step of ``close`` waits; SGLang kills a scheduler 15 s after it asked it to end."""
 HEARTBEAT_SECONDS = 1.0
-"""Interval at which ages are published."""
+"""Interval at which ages are published and the store is looked at."""
+RECONNECT_MILLISECONDS = 500
+"""How long the client's constructor may stop this process, where the store died after its sign of life."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
     _pending: dict[str, list[Any]]
     _closed: bool
+    storage: Any
 
     def __init__(
         self,
@@ -99,6 +105,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         extra = dict(extra_config or {})
         self.settings = Settings.from_mapping(extra.pop(SECTION, {}))
         self.position = _rank_position(params)
+        address = extra.get("standalone_address") or os.environ.get("UMBP_STANDALONE_ADDRESS")
+        # Before there is a client: a store that is replaced meanwhile is then noticed afterwards.
+        epoch = epoch_at(address) if address else None
         super().__init__(server_args, params, components=components, extra_config=extra, forward_stream=forward_stream)
         self._names = {name: _object_names(entry) for name, entry in self.pools.items()}
         self._object_sizes = {name: _object_sizes_per_page(entry) for name, entry in self.pools.items()}
@@ -111,9 +120,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         )
         self._recent = RecentPages()
         # None: the store is part of this process.
-        self._address: str | None = None
-        if self._standalone_process_mode:
-            self._address = extra.get("standalone_address") or os.environ["UMBP_STANDALONE_ADDRESS"]
+        self._address = address if self._standalone_process_mode else None
+        self._watch = StoreWatch(self._address, epoch, self._reconnect) if self._address else None
         self._loads: dict[int, _Load] = {}
         self._start_threads()
         self._announce()
@@ -157,6 +165,28 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     def _offload_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
 
+    def _reconnect(self) -> Any:
+        """Make a client for the store that listens now, with all buffers registered; return the old one.
+
+        Runs on the heartbeat's thread. Calls under way end with the old client; each call after it has the new one.
+        """
+        old = self.storage
+        extra = dict(old.storage_config.extra_config or {}, standalone_startup_timeout_ms=RECONNECT_MILLISECONDS)
+        fresh = UMBPStore(
+            dataclasses.replace(old.storage_config, extra_config=extra), mem_pool_host=None, per_rank_keyspace=True
+        )
+        # What SGLang's constructor sets on the first one.
+        for name in ("mem_pool_host", "_kv_anchor_is_logical", "registered_pools", "mla_suffix", "mha_suffix"):
+            setattr(fresh, name, getattr(old, name))
+        self.storage = fresh
+        try:
+            self._register_buffers()
+        except BaseException:
+            self.storage = old
+            raise
+        self.store.client = fresh.client
+        return old
+
     def _announce(self) -> None:
         layout = KeyLayout.AUTO if self.scheme.shared_kv else KeyLayout.PER_RANK
         labels = {"key_layout": str(layout), "kv_suffix": self.scheme.kv_suffix, "tag": self.scheme.tag}
@@ -166,6 +196,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
 
     def _beat(self) -> None:
+        if self._watch is not None and self._watch.look():
+            self.metrics.reconnected()
         self._mend_breaker()
         self.metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._offload_tasks.oldest_seconds())
 

@@ -92,6 +92,10 @@ METRICS = (
         "1 while lookups are answered with a miss without asking the store, which answered too late before.", "",
     ),
     Metric(
+        "umbra_linker_reconnects_total", Kind.COUNTER,
+        "New connections to the store because another process served it; each began with an empty store.", "",
+    ),
+    Metric(
         "umbra_linker_policy", Kind.GAUGE, "The numeric settings in force, one series each.", "",
         ("rank", "setting"),
     ),
@@ -157,6 +161,10 @@ class LinkerMetrics:
     def breaker(self, is_open: bool) -> None:
         """Record whether the store is asked for lookups."""
         self._of("umbra_linker_breaker_open").set(int(is_open))
+
+    def reconnected(self) -> None:
+        """Record a new connection to another store."""
+        self._count("umbra_linker_reconnects_total", 1)
 
     def loads(self, requests: int, *, failed: int) -> None:
         """Record a batch of requests that loaded, of which ``failed`` were aborted."""

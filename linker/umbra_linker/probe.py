@@ -16,14 +16,15 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 def alive(address: str, seconds: float) -> bool:
     """Return whether the gRPC server at ``address`` (``unix:///path`` or ``host:port``) speaks within ``seconds``."""
     try:
-        with closing(_connect(address, seconds)) as connection:
+        with closing(connect(address, seconds)) as connection:
             connection.sendall(_HELLO)
             return bool(connection.recv(1))
     except (OSError, ValueError):
         return False
 
 
-def _connect(address: str, seconds: float) -> socket.socket:
+def connect(address: str, seconds: float) -> socket.socket:
+    """Return a connection to ``address`` whose calls take at most ``seconds``; raises OSError or ValueError."""
     if not address.startswith("unix:"):
         host, _, port = address.rpartition(":")
         return socket.create_connection((host.strip("[]"), int(port)), seconds)

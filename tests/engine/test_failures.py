@@ -129,6 +129,35 @@ def test_a_frozen_store_costs_hits_but_no_request_and_hits_resume_after_the_thaw
     assert [answer.logprobs for answer in thawed] == [answer.logprobs for answer in on_device]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_store_that_was_replaced_is_stored_to_and_restored_from_without_an_engine_restart(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, ranks: int
+) -> None:
+    arguments = [*linker_arguments(store.address), "--tp-size", str(ranks)]
+    engine = fork_launcher.launch(Launch(arguments, path=kit_path), f"replaced-{ranks}")
+    client = engine.client
+    restored = []
+    for life in range(3):
+        if life:
+            store.replace()
+            wait_for(
+                lambda wanted=ranks * life: total(client, "umbra_linker_reconnects_total") == wanted,  # type: ignore[misc]
+                20.0,
+                "a rank did not connect to the new store",
+            )
+        before = total(client, "umbra_linker_stored_objects_total", pool="kv")
+        text = prompt(200, seed=20 + life)
+        client.generate(text)
+        on_device = client.generate([*text, 9])
+        wait_until_stored(client, kv_objects=int(before) + 200 // PAGE)
+        client.flush()
+        answer = client.generate([*text, 9])
+        restored.append((answer.host, answer.logprobs == on_device.logprobs))
+    engine.stop()
+
+    assert restored == [(200 // PAGE * PAGE, True)] * 3
+
+
 def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> None:
     """Stop the store while the engine computes ``text``: after its lookup, before its page is stored."""
     before = total(engine.client, "umbra_linker_lookups_total")

@@ -25,12 +25,22 @@ class Store:
     address: str
     socket_path: Path
     log: Path
+    command: list[str | Path]
+    variables: dict[str, str]
     process: subprocess.Popen[bytes]
 
     def stop(self) -> None:
         """Stop the server and forget its contents."""
         stop_session(self.process.pid, timeout=10.0)
         self.process.wait()
+
+    def replace(self) -> None:
+        """Kill the server and run an empty one at the same address, as an agent does."""
+        self.process.kill()
+        self.stop()
+        self.socket_path.unlink(missing_ok=True)
+        self.process = start(self.command, env=self.variables, log=self.log)
+        _wait_until_listening(self)
 
 
 def store_environment(environment: Environment, capacity_bytes: int) -> dict[str, str]:
@@ -53,8 +63,9 @@ def running_store(environment: Environment, *, capacity_bytes: int = 256 << 20) 
     path = folder / "umbp.grpc.sock"
     env = os.environ | store_environment(environment, capacity_bytes)
     address = f"unix://{path}"
-    process = start([environment.store_server, address], env=env, log=folder / "store.log")
-    store = Store(address, path, folder / "store.log", process)
+    command: list[str | Path] = [environment.store_server, address]
+    log = folder / "store.log"
+    store = Store(address, path, log, command, env, start(command, env=env, log=log))
     try:
         _wait_until_listening(store)
         yield store

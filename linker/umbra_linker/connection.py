@@ -1,0 +1,95 @@
+"""Which process serves the store, and a new connection when it is another one. No SGLang.
+
+A client of a store that died answers "absent" and "not stored" for ever, also after the next store listens at the same
+address. Every rank finds that out by itself and connects anew by itself: until the last one has, its misses count for
+all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from .probe import alive, connect
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 1.0
+"""How long a store may take for a sign of life before it is connected to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One life of a store."""
+
+    pid: int
+    """Of the process that listens; 0 where it cannot be told, as in another pid namespace or over TCP."""
+    created_ns: int
+    """When its socket was made; the number of a socket file's inode is used again by the next. 0 over TCP."""
+
+
+def epoch_at(address: str, seconds: float = PROBE_SECONDS) -> Epoch | None:
+    """Return which life of the store listens at ``address``, None when none does. A frozen one is told, too."""
+    try:
+        with closing(connect(address, seconds)) as connection:
+            if connection.family != socket.AF_UNIX:
+                return Epoch(0, 0)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid, _, _ = struct.unpack("3i", credentials)
+            return Epoch(pid, Path(connection.getpeername()).stat().st_ctime_ns)
+    except (OSError, ValueError):
+        return None
+
+
+class StoreWatch:
+    """Connects anew when another process serves the store. One thread calls ``look``."""
+
+    def __init__(self, address: str, epoch: Epoch | None, connect_anew: Callable[[], object]) -> None:
+        """Begin with the life of the store that the present client was made for.
+
+        ``connect_anew`` makes a client for what listens now and returns the old one; it raises when it cannot.
+        """
+        self._address = address
+        self._epoch = epoch
+        self._connect_anew = connect_anew
+        self._retired: list[tuple[int, object]] = []
+
+    def look(self) -> bool:
+        """Return whether a new connection was made."""
+        self._drop_retired()
+        epoch = epoch_at(self._address)
+        # The client's constructor stops every Python thread for as long as the store says nothing: it must speak first.
+        if epoch is None or epoch == self._epoch or not alive(self._address, PROBE_SECONDS):
+            return False
+        try:
+            old = self._connect_anew()
+        except Exception:
+            logger.exception("the store at %s cannot be connected to yet; trying again", self._address)
+            return False
+        # Dropping a client waits for its store, also when that is frozen: it is kept until its process is gone.
+        self._retired.append((self._epoch.pid if self._epoch else 0, old))
+        self._epoch = epoch
+        self._drop_retired()
+        logger.warning("another process serves the store; connected to it anew")
+        return True
+
+    def _drop_retired(self) -> None:
+        self._retired = [(pid, client) for pid, client in self._retired if not _gone(pid)]
+
+
+def _gone(pid: int) -> bool:
+    if pid == 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
