@@ -197,6 +197,11 @@ class Player:
         state = self.cache.tree_core.get_component_device_value(match.best_match_node, _mamba_component())
         return self._wrong(tokens[: match.device_prefix_len], 0, slots, state)
 
+    def device_prefix(self, tokens: list[int]) -> Any:
+        """Return the slots of the prefix of ``tokens`` that the tree has on the device, without asking the store."""
+        match = self.cache.match_prefix(MatchPrefixParams(key=_key(tokens)))
+        return self.cache.path_device_indices(match.last_device_node)[: match.device_prefix_len]
+
     def leaked(self) -> dict[str, int]:
         """Return slots that neither the allocators nor the tree have, by pool, once no request holds any."""
         cache, pools = self.cache, self.pools
