@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 1.0
 """How long a store may take for a sign of life before it is connected to."""
+KILL_SECONDS = 5.0
+"""How long a killed store may take to be gone: the kernel frees its memory first, 3 GiB in 0.13 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def epoch_at(address: str, seconds: float = PROBE_SECONDS) -> Epoch | None:
 
 
 class StoreWatch:
-    """Connects anew when another process serves the store. One thread calls ``look``."""
+    """Connects anew when another process serves the store, and can end the present one. For one thread."""
 
     def __init__(self, address: str, epoch: Epoch | None, connect_anew: Callable[[], object]) -> None:
         """Begin with the life of the store that the present client was made for.
@@ -78,6 +82,35 @@ class StoreWatch:
         self._drop_retired()
         logger.warning("another process serves the store; connected to it anew")
         return True
+
+    def kill(self) -> bool:
+        """Kill the store that the present client talks to, and wait until it is gone; False when that cannot be done.
+
+        Its death is the only proof that it reads and writes our memory no more: a frozen store goes on with what it was
+        asked when it thaws.
+        """
+        if self._epoch is None or self._epoch.pid == 0:
+            logger.error(
+                "the store's process cannot be seen from here, so it cannot be ended: restart the store "
+                "(its pod needs shareProcessNamespace)"
+            )
+            return False
+        try:
+            process = os.pidfd_open(self._epoch.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            # Asked after the process is held: the number may have gone to another one meanwhile.
+            if epoch_at(self._address) != self._epoch:
+                return False
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            ended, _, _ = select.select([process], [], [], KILL_SECONDS)
+            return bool(ended)
+        except PermissionError:
+            logger.exception("the store with pid %d cannot be killed from here: restart it", self._epoch.pid)
+            return False
+        finally:
+            os.close(process)
 
     def _drop_retired(self) -> None:
         self._retired = [(pid, client) for pid, client in self._retired if not _gone(pid)]

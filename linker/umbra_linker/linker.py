@@ -43,7 +43,7 @@ from .planning import MissReason, miss_reason, owned_pages
 from .probe import alive
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
-from .store import CallClock, MoriStore
+from .store import CallClock, MoriStore, Operation
 from .transfers import DeadlineCalls, Heartbeat, LateError, TaskQueue, run_bounded
 
 logger = logging.getLogger(__name__)
@@ -196,8 +196,10 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
 
     def _beat(self) -> None:
-        if self._watch is not None and self._watch.look():
-            self.metrics.reconnected()
+        if self._watch is not None:
+            self._fence(self._watch)
+            if self._watch.look():
+                self.metrics.reconnected()
         self._mend_breaker()
         self.metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._offload_tasks.oldest_seconds())
 
@@ -273,6 +275,19 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             if not lengths:
                 break
         return lengths, kv_present
+
+    def _fence(self, watch: StoreWatch) -> None:
+        """Run on the heartbeat's thread: end a store that does not answer a load, so that its requests can fail.
+
+        The forward waits for the load, and with it every request. The slots may be given to others only when nothing
+        can write to them any more. Each rank decides alone: a dead store answers all ranks.
+        """
+        age = self._calls.oldest_seconds(Operation.READ)
+        if age <= self.settings.load_deadline_seconds:
+            return
+        logger.error("the store has not answered a load for %.0f s; killing it", age)
+        if watch.kill():
+            self.metrics.fenced()
 
     def _mend_breaker(self) -> None:
         """Run on the heartbeat's thread: let lookups ask again once the store speaks and no call is stuck in it."""

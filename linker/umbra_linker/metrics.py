@@ -92,6 +92,10 @@ METRICS = (
         "1 while lookups are answered with a miss without asking the store, which answered too late before.", "",
     ),
     Metric(
+        "umbra_linker_fenced_stores_total", Kind.COUNTER,
+        "Stores that this rank killed because a load stayed unanswered; each took its content along.", "",
+    ),
+    Metric(
         "umbra_linker_reconnects_total", Kind.COUNTER,
         "New connections to the store because another process served it; each began with an empty store.", "",
     ),
@@ -161,6 +165,10 @@ class LinkerMetrics:
     def breaker(self, is_open: bool) -> None:
         """Record whether the store is asked for lookups."""
         self._of("umbra_linker_breaker_open").set(int(is_open))
+
+    def fenced(self) -> None:
+        """Record that the store was killed."""
+        self._count("umbra_linker_fenced_stores_total", 1)
 
     def reconnected(self) -> None:
         """Record a new connection to another store."""

@@ -33,6 +33,9 @@ MOST_PAGES = 65536
 MOST_LOOKUP_MILLISECONDS = 10_000
 """Upper bound of ``lookup_deadline_milliseconds``: all requests of a rank stand still while a lookup is waited for."""
 
+MOST_LOAD_SECONDS = 600
+"""Upper bound of ``load_deadline_seconds``: every request of the engine waits for a load that has begun."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -46,6 +49,9 @@ class Settings:
 
     lookup_deadline_milliseconds: int = 50
     """How long the scheduler waits for a lookup, which is a miss afterwards; 1 to ``MOST_LOOKUP_MILLISECONDS``."""
+
+    load_deadline_seconds: int = 10
+    """How long a call of a load may stay unanswered before the store is killed; 1 to ``MOST_LOAD_SECONDS``."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
@@ -68,6 +74,7 @@ class Settings:
             lookup_deadline_milliseconds=_whole(
                 "lookupDeadlineMilliseconds", given["lookupDeadlineMilliseconds"], MOST_LOOKUP_MILLISECONDS
             ),
+            load_deadline_seconds=_whole("loadDeadlineSeconds", given["loadDeadlineSeconds"], MOST_LOAD_SECONDS),
         )
 
     def to_mapping(self) -> dict[str, object]:
@@ -77,10 +84,11 @@ class Settings:
             "rpcParallelism": self.rpc_parallelism,
             "chunkPages": self.chunk_pages,
             "lookupDeadlineMilliseconds": self.lookup_deadline_milliseconds,
+            "loadDeadlineSeconds": self.load_deadline_seconds,
         }
 
 
-_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages", "lookupDeadlineMilliseconds")
+_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages", "lookupDeadlineMilliseconds", "loadDeadlineSeconds")
 
 
 def _key_layout(raw: object) -> KeyLayout:

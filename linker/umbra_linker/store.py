@@ -57,22 +57,22 @@ class CallClock:
         self._observe = observe
         self._clock = clock
         self._tickets = itertools.count()
-        self._running: dict[int, float] = {}
+        self._running: dict[int, tuple[Operation, float]] = {}
 
     @contextmanager
     def running(self, operation: Operation) -> Iterator[None]:
         """Count the block as one call."""
         ticket, begin = next(self._tickets), self._clock()
-        self._running[ticket] = begin
+        self._running[ticket] = (operation, begin)
         try:
             yield
         finally:
             del self._running[ticket]
             self._observe(operation, self._clock() - begin)
 
-    def oldest_seconds(self) -> float:
-        """Return for how long the oldest call has been under way; 0 without any."""
-        begun = list(self._running.values())
+    def oldest_seconds(self, only: Operation | None = None) -> float:
+        """Return for how long the oldest call, or the oldest of one kind, has been under way; 0 without any."""
+        begun = [begin for operation, begin in list(self._running.values()) if only in (None, operation)]
         return max(0.0, self._clock() - min(begun)) if begun else 0.0
 
 

@@ -158,6 +158,40 @@ def test_a_store_that_was_replaced_is_stored_to_and_restored_from_without_an_eng
     assert restored == [(200 // PAGE * PAGE, True)] * 3
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_load_that_the_store_never_answers_ends_the_store_and_its_requests_only(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, ranks: int
+) -> None:
+    settings = {"loadDeadlineSeconds": 2}
+    arguments = linker_arguments(store.address, settings, linker="FreezingLinker", module="freezing_linker")
+    launch = Launch([*arguments, "--tp-size", str(ranks)], path=[LINKERS, *kit_path])
+    engine = fork_launcher.launch(launch, f"fenced-{ranks}")
+    client = engine.client
+    text = prompt(200, seed=30)
+    client.generate(text)
+    wait_until_stored(client, kv_objects=200 // PAGE)
+    client.flush()
+    begin = time.monotonic()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        client.generate([*text, 9])
+    waited = time.monotonic() - begin
+    killed = store.process.wait(5)
+    fenced = total(client, "umbra_linker_fenced_stores_total")
+    store.replace()
+    wait_for(lambda: total(client, "umbra_linker_reconnects_total") == ranks, 20.0, "no new connection")
+    stored = total(client, "umbra_linker_stored_objects_total", pool="kv")
+    other = client.generate(prompt(200, seed=31))
+    wait_until_stored(client, kv_objects=int(stored) + 200 // PAGE)
+    engine.stop()
+
+    assert refused.value.code == 503
+    assert "External KV cache load failed" in refused.value.read().decode()
+    assert 2 <= waited < 20
+    assert killed == -signal.SIGKILL
+    assert 1 <= fenced <= ranks
+    assert len(other.logprobs) == 4
+
+
 def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> None:
     """Stop the store while the engine computes ``text``: after its lookup, before its page is stored."""
     before = total(engine.client, "umbra_linker_lookups_total")

@@ -36,8 +36,7 @@ def serving(path: Path, *, mute: bool = False) -> Iterator[BaseProcess]:
     while epoch_at(f"unix://{path}") is None:
         assert process.is_alive()
     yield process
-    if process.pid:
-        os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.join()
 
 
@@ -119,3 +118,29 @@ def test_a_store_that_does_not_speak_yet_or_refuses_is_tried_again(
         assert not watch.look()
         assert "cannot be connected to yet; trying again" in caplog.text
         assert watch.look()
+
+
+def test_a_frozen_store_can_be_killed_and_is_gone_afterwards(path: Path) -> None:
+    address = f"unix://{path}"
+    with serving(path) as process:
+        assert process.pid
+        os.kill(process.pid, signal.SIGSTOP)
+        watch = StoreWatch(address, epoch_at(address), lambda: None)
+        assert watch.kill()
+        process.join(1)
+        assert process.exitcode == -signal.SIGKILL
+        assert watch.kill(), "it is gone"
+
+
+def test_nothing_but_that_store_is_killed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    address = f"unix://{path}"
+    with serving(path) as process:
+        assert process.pid
+        epoch = epoch_at(address)
+        assert epoch is not None
+        # Its number belongs to this test by now, as after a store's death and much time.
+        assert not StoreWatch(address, Epoch(os.getpid(), epoch.created_ns), lambda: None).kill()
+        assert not StoreWatch(address, Epoch(process.pid, epoch.created_ns - 1), lambda: None).kill()
+        assert not StoreWatch(address, Epoch(0, 0), lambda: None).kill()
+        assert "cannot be seen from here" in caplog.text
+        assert process.is_alive()

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_linker.settings import MOST_CALLS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, KeyLayout, Settings, SettingsError
+from umbra_linker.settings import (
+    MOST_CALLS,
+    MOST_LOAD_SECONDS,
+    MOST_LOOKUP_MILLISECONDS,
+    MOST_PAGES,
+    KeyLayout,
+    Settings,
+    SettingsError,
+)
 
 
 @given(
@@ -14,14 +22,15 @@ from umbra_linker.settings import MOST_CALLS, MOST_LOOKUP_MILLISECONDS, MOST_PAG
     st.integers(1, MOST_CALLS),
     st.integers(1, MOST_PAGES),
     st.integers(1, MOST_LOOKUP_MILLISECONDS),
+    st.integers(1, MOST_LOAD_SECONDS),
 )
-def test_round_trip(layout: KeyLayout, calls: int, pages: int, deadline: int) -> None:
-    settings = Settings(layout, calls, pages, deadline)
+def test_round_trip(layout: KeyLayout, calls: int, pages: int, lookup: int, load: int) -> None:
+    settings = Settings(layout, calls, pages, lookup, load)
     assert Settings.from_mapping(settings.to_mapping()) == settings
 
 
 def test_defaults() -> None:
-    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50)
+    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50, 10)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +43,10 @@ def test_defaults() -> None:
         ({"rpcParallelism": 33}, "linker setting 'rpcParallelism' is 33: set it to a whole number from 1 to 32"),
         ({"rpcParallelism": True}, "linker setting 'rpcParallelism' is True: set it to a whole number from 1 to 32"),
         ({"chunkPages": "64"}, "linker setting 'chunkPages' is '64': set it to a whole number from 1 to 65536"),
+        (
+            {"loadDeadlineSeconds": 601},
+            "linker setting 'loadDeadlineSeconds' is 601: set it to a whole number from 1 to 600",
+        ),
         (
             {"lookupDeadlineMilliseconds": 0.5},
             "linker setting 'lookupDeadlineMilliseconds' is 0.5: set it to a whole number from 1 to 10000",

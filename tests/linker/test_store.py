@@ -47,5 +47,7 @@ def test_the_oldest_call_is_seen_while_it_runs() -> None:
         now[0] = 12.0
         with calls.running(Operation.EXISTS):
             now[0] = 15.0
-            assert calls.oldest_seconds() == 5.0
+            assert calls.oldest_seconds() == calls.oldest_seconds(Operation.READ) == 5.0
+            assert calls.oldest_seconds(Operation.EXISTS) == 3.0
+            assert calls.oldest_seconds(Operation.WRITE) == 0.0
     assert calls.oldest_seconds() == 0.0

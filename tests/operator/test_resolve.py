@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import deployment_spec, profile_spec
-from umbra_linker.settings import MOST_CALLS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, Settings
+from umbra_linker.settings import MOST_CALLS, MOST_LOAD_SECONDS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, Settings
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import CachePolicy
 from umbra_operator.conditions import Reason
@@ -98,6 +98,7 @@ def test_built_in_values() -> None:
     [
         ("rpcParallelism", MOST_CALLS, Settings().rpc_parallelism),
         ("chunkPages", MOST_PAGES, Settings().chunk_pages),
+        ("loadDeadlineSeconds", MOST_LOAD_SECONDS, Settings().load_deadline_seconds),
         ("lookupDeadlineMilliseconds", MOST_LOOKUP_MILLISECONDS, Settings().lookup_deadline_milliseconds),
     ],
 )

@@ -159,6 +159,7 @@ def _linker_settings(resolved: Resolved) -> dict[str, object]:
         "rpcParallelism": policy and policy.rpc_parallelism,
         "chunkPages": policy and policy.chunk_pages,
         "lookupDeadlineMilliseconds": policy and policy.lookup_deadline_milliseconds,
+        "loadDeadlineSeconds": policy and policy.load_deadline_seconds,
     }
     chosen = {name: value for name, value in fields.items() if value is not None}
     return {name: value for name, value in Settings.from_mapping(chosen).to_mapping().items() if name in chosen}

@@ -226,6 +226,8 @@ class CachePolicy(Model):
     """Pages that one call to the store carries at most. Unset: 1024."""
     lookup_deadline_milliseconds: Annotated[int | None, Field(ge=1, le=10000)] = None
     """How long requests wait for the store to say what it has; afterwards it is a miss. Unset: 50."""
+    load_deadline_seconds: Annotated[int | None, Field(ge=1, le=600)] = None
+    """How long a call of a load may stay unanswered before the store is killed and its requests fail. Unset: 10."""
 
 
 class Cache(Model):
