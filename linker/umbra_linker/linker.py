@@ -31,6 +31,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_device_module
 
 from . import __version__
+from .backlog import Backlog
 from .batch import ObjectBatch
 from .breaker import Breaker
 from .connection import StoreWatch, epoch_at
@@ -39,7 +40,7 @@ from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
 from .metrics import LinkerMetrics
 from .mover import Mover
-from .planning import MissReason, miss_reason, owned_pages
+from .planning import MissReason, SkipReason, miss_reason, owned_pages
 from .probe import alive
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
@@ -122,6 +123,10 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         # None: the store is part of this process.
         self._address = address if self._standalone_process_mode else None
         self._watch = StoreWatch(self._address, epoch, self._reconnect) if self._address else None
+        self._backlog = Backlog(
+            {name.value: entry._row_count // entry._row_span for name, entry in self.pools.items()},
+            self.settings.offload_backpressure_percent,
+        )
         self._loads: dict[int, _Load] = {}
         self._start_threads()
         self._announce()
@@ -380,10 +385,18 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     # ---- offload ----
 
     def offload(self, transfers: Any, session_id: str | None = None) -> bool:
-        """Queue a tree node to be stored. The answer depends on the transfers alone, so it is the same on all ranks."""
+        """Queue a tree node to be stored; False when it is not.
+
+        The answer depends on the transfers and on what was queued and taken before, so it is the same on all ranks.
+        """
         expanded = self.pool_group.resolve_transfers(transfers, allow_partial=True)
         if not expanded:
             return False
+        pages = {t.name.value: len(t.keys or ()) for t in expanded}
+        if not self._backlog.admits(pages):
+            self.metrics.skipped(SkipReason.BACKPRESSURE)
+            return False
+        self._backlog.add(pages)
         self._freeze_gc_once()
         self._offload_tasks.submit(_Offload(expanded, self.record_offload_ready()))
         return True
@@ -394,6 +407,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
     def pop_completed_offload(self) -> bool:
         """Return whether this rank stored its part of the oldest node."""
+        self._backlog.finish_oldest()
         return self._offload_tasks.take_result()
 
     def _run_offloads(self, tasks: list[_Offload]) -> list[bool]:
@@ -460,6 +474,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
                 "cannot be given to anybody else meanwhile: restart the store and this engine"
             )
         self._offload_tasks.forget_results()
+        self._backlog.clear()
         self._loads.clear()
         self.layer_done_counter.reset()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .planning import MissReason
+from .planning import MissReason, SkipReason
 from .settings import Settings
 from .store import Operation
 from .tree_core import TreeCore
@@ -65,6 +65,11 @@ METRICS = (
     ),
     Metric("umbra_linker_offloads_total", Kind.COUNTER, "Tree nodes that all ranks stored.", "nodes"),
     Metric("umbra_linker_failed_offloads_total", Kind.COUNTER, "Tree nodes that some rank could not store.", "nodes"),
+    Metric(
+        "umbra_linker_skipped_offloads_total", Kind.COUNTER,
+        "Tree nodes not queued to be stored, by reason; a later request that goes beyond one offers it again.",
+        "nodes", ("rank", "reason"),
+    ),
     Metric(
         "umbra_linker_offload_seconds", Kind.HISTOGRAM, "Time this rank took for a batch of nodes, without waiting.",
         "seconds", buckets=LATENCIES,
@@ -142,6 +147,8 @@ class LinkerMetrics:
                 self._of(metric.name)  # so that the series exists, at zero, from the start
         for reason in MissReason:
             self._of("umbra_linker_missed_pages_total", reason)
+        for skip in SkipReason:
+            self._of("umbra_linker_skipped_offloads_total", skip)
         for operation in Operation:
             self._of("umbra_linker_call_seconds", operation)
 
@@ -187,6 +194,10 @@ class LinkerMetrics:
         """Record nodes whose offload ended on all ranks, of which ``failed`` did not land everywhere."""
         self._count("umbra_linker_offloads_total", nodes - failed)
         self._count("umbra_linker_failed_offloads_total", failed)
+
+    def skipped(self, reason: SkipReason) -> None:
+        """Record a node that was not queued to be stored."""
+        self._count("umbra_linker_skipped_offloads_total", 1, reason)
 
     def offload_ended(self, seconds: float) -> None:
         """Record how long a batch of nodes took on this rank."""

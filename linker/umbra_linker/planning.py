@@ -50,6 +50,13 @@ class MissReason(StrEnum):
     """The store gave no usable answer."""
 
 
+class SkipReason(StrEnum):
+    """Why a node was not queued to be stored; the label ``reason`` of the skipped offloads."""
+
+    BACKPRESSURE = "backpressure"
+    """Nodes that wait for the store hold as much of a pool as they may."""
+
+
 def miss_reason(pages: Sequence[str], kv_present: Sequence[bool], hit: int, recent: Container[str]) -> MissReason:
     """Say why the restorable prefix has ``hit`` pages and not more.
 

@@ -53,6 +53,9 @@ class Settings:
     load_deadline_seconds: int = 10
     """How long a call of a load may stay unanswered before the store is killed; 1 to ``MOST_LOAD_SECONDS``."""
 
+    offload_backpressure_percent: int = 75
+    """Part of each device pool that nodes waiting for the store may hold, which cannot be evicted; 1 to 100."""
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
         """Parse camelCase names. Absent names take their default.
@@ -75,6 +78,7 @@ class Settings:
                 "lookupDeadlineMilliseconds", given["lookupDeadlineMilliseconds"], MOST_LOOKUP_MILLISECONDS
             ),
             load_deadline_seconds=_whole("loadDeadlineSeconds", given["loadDeadlineSeconds"], MOST_LOAD_SECONDS),
+            offload_backpressure_percent=_whole("offloadBackpressurePercent", given["offloadBackpressurePercent"], 100),
         )
 
     def to_mapping(self) -> dict[str, object]:
@@ -85,10 +89,18 @@ class Settings:
             "chunkPages": self.chunk_pages,
             "lookupDeadlineMilliseconds": self.lookup_deadline_milliseconds,
             "loadDeadlineSeconds": self.load_deadline_seconds,
+            "offloadBackpressurePercent": self.offload_backpressure_percent,
         }
 
 
-_FIELDS = ("keyLayout", "rpcParallelism", "chunkPages", "lookupDeadlineMilliseconds", "loadDeadlineSeconds")
+_FIELDS = (
+    "keyLayout",
+    "rpcParallelism",
+    "chunkPages",
+    "lookupDeadlineMilliseconds",
+    "loadDeadlineSeconds",
+    "offloadBackpressurePercent",
+)
 
 
 def _key_layout(raw: object) -> KeyLayout:

@@ -192,6 +192,39 @@ def test_a_load_that_the_store_never_answers_ends_the_store_and_its_requests_onl
     assert len(other.logprobs) == 4
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_frozen_store_holds_no_more_of_the_device_than_it_may(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, ranks: int
+) -> None:
+    settings = {"offloadBackpressurePercent": 5, "lookupDeadlineMilliseconds": 50}
+    launch = Launch([*linker_arguments(store.address, settings), "--tp-size", str(ranks)], path=kit_path)
+    engine = fork_launcher.launch(launch, f"backpressure-{ranks}")
+    client = engine.client
+    client.generate(prompt(80, seed=40))
+    wait_until_stored(client, kv_objects=80 // PAGE)
+    os.kill(store.process.pid, signal.SIGSTOP)
+    try:
+        asked = 0
+        while total(client, "umbra_linker_skipped_offloads_total") == 0 and asked < 60:
+            client.generate(prompt(80, seed=41 + asked))
+            asked += 1
+        held = total(client, "umbra_linker_offload_queue_depth")
+        for number in range(4):
+            client.generate(prompt(80, seed=141 + number))
+        held_later = total(client, "umbra_linker_offload_queue_depth")
+        skipped = total(client, "umbra_linker_skipped_offloads_total")
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+    wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
+    failed = total(client, "umbra_linker_failed_offloads_total")
+    engine.stop()
+
+    assert 1 < asked < 60
+    assert held == held_later == ranks * (asked - 1)
+    assert skipped == ranks * 5
+    assert failed == 0
+
+
 def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> None:
     """Stop the store while the engine computes ``text``: after its lookup, before its page is stored."""
     before = total(engine.client, "umbra_linker_lookups_total")

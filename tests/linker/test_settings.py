@@ -23,14 +23,15 @@ from umbra_linker.settings import (
     st.integers(1, MOST_PAGES),
     st.integers(1, MOST_LOOKUP_MILLISECONDS),
     st.integers(1, MOST_LOAD_SECONDS),
+    st.integers(1, 100),
 )
-def test_round_trip(layout: KeyLayout, calls: int, pages: int, lookup: int, load: int) -> None:
-    settings = Settings(layout, calls, pages, lookup, load)
+def test_round_trip(layout: KeyLayout, calls: int, pages: int, lookup: int, load: int, percent: int) -> None:
+    settings = Settings(layout, calls, pages, lookup, load, percent)
     assert Settings.from_mapping(settings.to_mapping()) == settings
 
 
 def test_defaults() -> None:
-    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50, 10)
+    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50, 10, 75)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,12 @@ DEPLOYMENT: dict[str, Case] = {
     "cache.policy.keyLayout": ({}, {}, {"cache.policy.keyLayout": "PerRank"}, ['\\"keyLayout\\":\\"PerRank\\"']),
     "cache.policy.rpcParallelism": ({}, {}, {"cache.policy.rpcParallelism": 8}, ['\\"rpcParallelism\\":8']),
     "cache.policy.chunkPages": ({}, {}, {"cache.policy.chunkPages": 256}, ['\\"chunkPages\\":256']),
+    "cache.policy.offloadBackpressurePercent": (
+        {},
+        {},
+        {"cache.policy.offloadBackpressurePercent": 50},
+        ['\\"offloadBackpressurePercent\\":50'],
+    ),
     "cache.policy.loadDeadlineSeconds": (
         {},
         {},

@@ -98,6 +98,7 @@ def test_built_in_values() -> None:
     [
         ("rpcParallelism", MOST_CALLS, Settings().rpc_parallelism),
         ("chunkPages", MOST_PAGES, Settings().chunk_pages),
+        ("offloadBackpressurePercent", 100, Settings().offload_backpressure_percent),
         ("loadDeadlineSeconds", MOST_LOAD_SECONDS, Settings().load_deadline_seconds),
         ("lookupDeadlineMilliseconds", MOST_LOOKUP_MILLISECONDS, Settings().lookup_deadline_milliseconds),
     ],

@@ -158,6 +158,7 @@ def _linker_settings(resolved: Resolved) -> dict[str, object]:
         "keyLayout": resolved.key_layout.value,
         "rpcParallelism": policy and policy.rpc_parallelism,
         "chunkPages": policy and policy.chunk_pages,
+        "offloadBackpressurePercent": policy and policy.offload_backpressure_percent,
         "lookupDeadlineMilliseconds": policy and policy.lookup_deadline_milliseconds,
         "loadDeadlineSeconds": policy and policy.load_deadline_seconds,
     }

@@ -224,6 +224,8 @@ class CachePolicy(Model):
     """Calls that a rank has under way to the store at once, for each of lookups, loads and offloads. Unset: 4."""
     chunk_pages: Annotated[int | None, Field(ge=1, le=65536)] = None
     """Pages that one call to the store carries at most. Unset: 1024."""
+    offload_backpressure_percent: Annotated[int | None, Field(ge=1, le=100)] = None
+    """Part of each device pool that pages waiting for the store may hold; beyond it they are not stored. Unset: 75."""
     lookup_deadline_milliseconds: Annotated[int | None, Field(ge=1, le=10000)] = None
     """How long requests wait for the store to say what it has; afterwards it is a miss. Unset: 50."""
     load_deadline_seconds: Annotated[int | None, Field(ge=1, le=600)] = None
