@@ -26,7 +26,9 @@ SETTLE_SECONDS = 30.0
 
 def linker_config(address: str, settings: dict[str, Any] | None = None, linker: str = "umbra_linker.linker") -> Any:
     """Return SGLang's description of Umbra's linker with the store at ``address``."""
-    extra = {"standalone_address": address, "standalone_auto_start": False, "umbra": settings or {}}
+    # Pools of a few pages and eight ranks on few cores: neither bound is what is tested here.
+    umbra = {"lookupDeadlineMilliseconds": 5000, "offloadBackpressurePercent": 100} | (settings or {})
+    extra = {"standalone_address": address, "standalone_auto_start": False, "umbra": umbra}
     return {"linker": "UmbraLinker", "linker_module_path": linker, "linker_extra_config": extra}
 
 
