@@ -107,6 +107,7 @@ def engine_mode(options: argparse.Namespace) -> int:
                 run_dir=options.run_dir,
                 store_port=None if options.without_store else options.store_port,
                 rest_seconds=options.rest_seconds,
+                lame_duck_seconds=options.lame_duck_seconds,
             ),
             boot_id=options.boot_id,
             termination_log=options.termination_log,
@@ -172,6 +173,10 @@ def _add_engine(modes: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     mode.add_argument("--without-store", action="store_true", help="start without waiting for a store")
     mode.add_argument(
         "--rest-seconds", type=float, default=10.0, help="SIGTERM to SIGKILL for what the engine left (%(default)s)"
+    )
+    # The rendered readiness probe: two failures, 2 s apart, then the endpoints must reach every node.
+    mode.add_argument(
+        "--lame-duck-seconds", type=float, default=6.0, help="not ready, then SIGTERM to the engine (%(default)s)"
     )
     _add_common(mode, port=9600)
 

@@ -1,6 +1,8 @@
 """The engine's life: a state machine with one step per tick, run in the main thread.
 
 waiting -> starting -> serving -> draining -> stopping -> waiting (new revision) or the end (SIGTERM)
+draining begins with a while in which the engine goes on as before and only the agent says that it is not ready: whoever
+sends requests must learn of it first. The old revision wanted again in that while: -> serving.
 An exit of its own, from starting or serving: stopping -> failed (back-off) -> starting
 Which document is to run is decided in `revisions`; what belongs to one life of the engine is in `session`.
 """
@@ -49,6 +51,8 @@ class SupervisorOptions:
     """Port of the store agent on loopback; None starts the engine without waiting for a store."""
     rest_seconds: float
     """How long the processes that the engine's main process left behind may take after SIGTERM."""
+    lame_duck_seconds: float
+    """From the agent's "not ready" until the engine is told to end; part of the drain's own bound."""
 
 
 class Supervisor:
@@ -66,6 +70,7 @@ class Supervisor:
         self._phase_began = time.monotonic()
         self._exit_reason: ExitReason = "Exited"
         self._stop_began: float | None = None
+        self._told_to_end = False
         self.finished = False
         self.snapshot = EngineSnapshot(agent_kit=installed_version(Path(__file__).parent))
         self._probes = Probes(options.store_port, lambda: self._session, lambda: self.snapshot.state == "serving")
@@ -86,7 +91,7 @@ class Supervisor:
             case "starting" | "serving":
                 self._step_running(stop)
             case "draining":
-                self._step_draining()
+                self._step_draining(stop)
             case "stopping":
                 self._step_stopping(stop)
         held = self._revisions.held
@@ -248,12 +253,12 @@ class Supervisor:
         if self._session is None:
             return
         self._quiet()
-        self._drain_flag.up()
         say(f"Draining engine revision {self.snapshot.revision} (at most {self._drain_bound():g} s).")
         self._stop_began = self._phase_began = time.monotonic()
         self._exit_reason = "Stopped"
+        self._told_to_end = False
         self._set(state="draining")
-        self._session.child.signal_main(signal.SIGTERM)
+        self._step_leaving(self._session, stop=True)
 
     def _quiet(self) -> None:
         """End what was started beside the engine, so that whatever is left to collect is the engine's."""
@@ -266,17 +271,32 @@ class Supervisor:
         bound = float(wanted.drain_timeout_seconds) if wanted is not None else 0.0
         return bound if self.snapshot.ready_at is not None else min(bound, UNREADY_STOP_SECONDS)
 
-    def _step_draining(self) -> None:
+    def _step_draining(self, stop: bool) -> None:
         session = self._session
         if session is None:
             return
         if session.child.exit is not None:
             self._enter_stopping(self._exit_reason)
+        elif not self._told_to_end:
+            self._step_leaving(session, stop)
         elif self._exit_reason == "Stopped" and time.monotonic() - self._phase_began >= self._drain_bound():
             say("The drain took too long: the engine's main process is killed.")
             self._exit_reason = "DrainTimeout"
             session.record_evidence(self._evidence_dir, "the drain took too long")
             session.kill_main()
+
+    def _step_leaving(self, session: Session, stop: bool) -> None:
+        """Tell the engine to end once no new requests are to be expected; go back to serving if it is wanted again."""
+        target = self._revisions.target
+        if not stop and target is not None and target.revision == session.launch.revision:
+            say(f"Engine revision {target.revision} is wanted again: it goes on.")
+            self._set(state="serving")
+            return
+        lame_duck = self._options.lame_duck_seconds if self.snapshot.ready_at is not None else 0.0
+        if time.monotonic() - self._phase_began >= min(lame_duck, self._drain_bound()):
+            self._told_to_end = True
+            self._drain_flag.up()
+            session.child.signal_main(signal.SIGTERM)
 
     @property
     def _evidence_dir(self) -> Path:

@@ -196,7 +196,7 @@ class EngineAgent(AgentProcess):
             *["engine", "--bind", "127.0.0.1", "--port", "0", "--document", str(self.document)],
             *["--kit-root", str(self.kit_root), "--drain-flag", str(self.drain_flag), "--boot-id", str(self.boot_id)],
             *["--termination-log", str(folder / "termination-log"), "--store-port", str(store_port)],
-            *["--run-dir", str(self.run_dir), "--rest-seconds", "1", *more],
+            *["--run-dir", str(self.run_dir), "--rest-seconds", "1", "--lame-duck-seconds", "0", *more],
         ]
         super().__init__(folder, arguments, environment)
 

@@ -38,6 +38,14 @@ def test_probes_ask_where_the_agent_listens(containers: dict[str, dict[str, Any]
     assert parser().parse_args(arguments(containers["kit"]["startupProbe"]["exec"]["command"])).check
 
 
+def test_the_engine_is_told_to_end_after_kubernetes_saw_that_it_is_not_ready(
+    containers: dict[str, dict[str, Any]],
+) -> None:
+    probe = containers["engine"]["readinessProbe"]
+    seen = probe["periodSeconds"] * probe["failureThreshold"]
+    assert parser().parse_args(arguments(containers["engine"]["command"])).lame_duck_seconds >= seen + 1
+
+
 def test_default_paths_lie_in_the_mounted_volumes(containers: dict[str, dict[str, Any]]) -> None:
     engine = parser().parse_args(arguments(containers["engine"]["command"]))
     store = parser().parse_args(arguments(containers["store"]["command"]))

@@ -147,7 +147,7 @@ def launch_document(built: "Environment", agent: EngineAgent, revision: str) -> 
 def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_folder: Path, tmp_path: Path) -> None:
     store = RealStore(built, store_folder, 256 << 20)
     store.start()
-    agent = EngineAgent(tmp_path, store.port, "--boot-id", str(store.boot_id))
+    agent = EngineAgent(tmp_path, store.port, "--boot-id", str(store.boot_id), "--lame-duck-seconds", "6")
     agent.start()
     try:
         agent.add_kit()
@@ -163,11 +163,12 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
             wait_for(lambda: running_requests(agent.engine_port) > 0, "a request runs", 60)
             began = time.monotonic()
             agent.write(launch_document(built, agent, "b"))
-            wait_for(agent.drain_flag.exists, "the parser accepts the revision and the drain begins", 120)
+            wait_for(lambda: not agent.ready(), "the parser accepts the revision and the drain begins", 120)
+            assert not agent.drain_flag.exists(), "new requests are still taken"
+            wait_for(agent.drain_flag.exists, "the engine is told to end", 10)
             drained = time.monotonic()
-            assert not agent.ready()
             requests = [request for client in clients for request in client.result(120)]
-        print(f"drain after {drained - began:.1f} s; {len(requests)} requests")
+        print(f"told to end after {drained - began:.1f} s; {len(requests)} requests")
         early = [request for request in requests if request.began < drained - 1]
         assert any(request.ended > drained for request in early), "one was running when the drain began"
         assert [request.tokens for request in early] == [RUNNING_TOKENS] * len(early), "each of them was finished"

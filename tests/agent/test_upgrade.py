@@ -48,7 +48,8 @@ def test_a_new_kit_in_the_document_replaces_the_agent_first_and_the_engine_then(
     agent.write(agent.launch("b", kit="0.2.0"))
     agents_own_kit(agent, "0.2.0")
     assert agent.process.pid == agent_pid
-    assert agent.child_pids() == [pid], "the new agent has the old agent's engine"
+    # The rehearsal that the old agent ended may wait to be collected.
+    wait_for(lambda: agent.child_pids() == [pid], "the new agent has the old agent's engine alone", 1)
     assert process_state(pid) in ("S", "R"), "and that engine runs on while it drains"
     wait_for(lambda: agent.ready() and agent.status()["revision"] == "b" * 12, "the engine follows", 15)
     status = agent.status()
