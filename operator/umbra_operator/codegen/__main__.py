@@ -8,6 +8,7 @@ from umbra_operator.api.v1alpha1 import KINDS
 from umbra_operator.codegen.crd import crd, to_yaml
 from umbra_operator.codegen.metricspage import metrics_page
 from umbra_operator.codegen.reference import api_page, conditions_page
+from umbra_operator.codegen.restarts import restarts_page
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,6 +19,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/reference/api.md": api_page(),
         ROOT / "docs/reference/conditions.md": conditions_page(),
         ROOT / "docs/reference/metrics.md": metrics_page(),
+        ROOT / "docs/explanation/what-restarts.md": restarts_page(),
     }
     for kind in KINDS:
         text = to_yaml(crd(kind))
