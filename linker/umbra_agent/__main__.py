@@ -108,6 +108,9 @@ def engine_mode(options: argparse.Namespace) -> int:
                 store_port=None if options.without_store else options.store_port,
                 rest_seconds=options.rest_seconds,
                 lame_duck_seconds=options.lame_duck_seconds,
+                drm=options.drm,
+                dri=options.dri,
+                gpu_memory_seconds=options.gpu_memory_seconds,
             ),
             boot_id=options.boot_id,
             termination_log=options.termination_log,
@@ -173,6 +176,11 @@ def _add_engine(modes: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     mode.add_argument("--without-store", action="store_true", help="start without waiting for a store")
     mode.add_argument(
         "--rest-seconds", type=float, default=10.0, help="SIGTERM to SIGKILL for what the engine left (%(default)s)"
+    )
+    mode.add_argument("--drm", type=Path, default=Path("/sys/class/drm"), help="the node's GPUs (default: %(default)s)")
+    mode.add_argument("--dri", type=Path, default=Path("/dev/dri"), help="this container's GPUs (default: %(default)s)")
+    mode.add_argument(
+        "--gpu-memory-seconds", type=float, default=60.0, help="longest wait for the GPUs' memory (%(default)s)"
     )
     # The rendered readiness probe: two failures, 2 s apart, then the endpoints must reach every node.
     mode.add_argument(

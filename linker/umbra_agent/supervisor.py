@@ -25,6 +25,7 @@ from umbra_agent.engine_view import (
     snapshot_from_handover,
     snapshot_to_handover,
 )
+from umbra_agent.gpu_memory import GpuMemory
 from umbra_agent.kit import installed_version
 from umbra_agent.launch import Launch, child_environment
 from umbra_agent.live import LiveFile
@@ -53,6 +54,12 @@ class SupervisorOptions:
     """How long the processes that the engine's main process left behind may take after SIGTERM."""
     lame_duck_seconds: float
     """From the agent's "not ready" until the engine is told to end; part of the drain's own bound."""
+    drm: Path
+    """The driver's view of the node's GPUs, /sys/class/drm."""
+    dri: Path
+    """This container's GPUs, /dev/dri."""
+    gpu_memory_seconds: float
+    """How long an engine waits for the memory of the one before."""
 
 
 class Supervisor:
@@ -64,6 +71,8 @@ class Supervisor:
         self._revisions = Revisions(options.document, options.kit_root, options.run_dir / "last-good.json")
         self._drain_flag = DrainFlag(options.drain_flag)
         self._live = LiveFile(options.run_dir / "live.json")
+        remembered = options.run_dir / "gpu-memory.json"
+        self._gpu_memory = GpuMemory(options.drm, options.dri, remembered, options.gpu_memory_seconds)
         self._session: Session | None = None
         self._problem: str | None = None
         self._backoff = Backoff()
@@ -170,8 +179,13 @@ class Supervisor:
             self._problem = obstacle
             return
         target = self._revisions.target
-        if target is not None and not self._backoff.waits(target.revision) and not self._upgrade_pending():
+        if target is None or self._backoff.waits(target.revision) or self._upgrade_pending():
+            return
+        held = self._gpu_memory.obstacle()
+        if held is None:
             self._start(target)
+        else:
+            self._problem = held
 
     def _obstacle(self) -> str | None:
         target = self._revisions.target
@@ -197,6 +211,7 @@ class Supervisor:
             name = "exited_restarts" if reason == "Exited" else "revision_restarts"
             self._set(**{name: getattr(self.snapshot, name) + 1})
         self._problem = None
+        self._gpu_memory.starting()
         self._drain_flag.down()
         self._live.write(launch)
         self._phase_began = time.monotonic()
@@ -331,6 +346,7 @@ class Supervisor:
             return
         last = LastExit(session.child.exit, self._exit_reason, session.explain(self._exit_reason != "Exited"))
         self._session = None
+        self._gpu_memory.ended()
         if self._stop_began is not None:
             self._set(stop_seconds=time.monotonic() - self._stop_began)
         self._problem = None
