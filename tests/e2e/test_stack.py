@@ -15,10 +15,19 @@ from localcluster.progress import Progress
 from localstack import product, profile
 from localstack.engine import Engine, prompt
 from localstack.product import NAME, NAMESPACE, Stack
+from umbra_operator import __version__
+from umbra_operator.render import names
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.engine, pytest.mark.timeout(900)]
 
 QUIET = Progress()
+KILL_STORE = f"""
+import sys
+sys.path.insert(0, "{names.KIT_DIR}/{__version__}")
+from umbra_linker.connection import StoreWatch, epoch_at
+store = "{names.STORE_ADDRESS}"
+sys.exit(0 if StoreWatch(store, epoch_at(store), lambda: None).kill() else "it lives on")
+"""
 
 
 def test_a_prefix_is_restored_from_the_store_with_equal_log_probabilities(engine: Engine) -> None:
@@ -92,6 +101,30 @@ def test_a_killed_engine_comes_back_in_its_pod(stack: Stack, engine: Engine) -> 
     assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
     assert _restarts(pod) == _restarts(pod_before)
     assert engine.generate(known).store_tokens == 320
+
+
+def test_the_engine_outlives_its_store_and_can_end_one_that_is_stuck(stack: Stack, engine: Engine) -> None:
+    """What the linker does to a store that never answers a load, done from the engine's container."""
+    pod_before, engine_before = stack.pods()[0], _engine_process(stack)
+    name, epoch = pod_before["metadata"]["name"], stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"]
+    os.kill(_process_of(stack, b"umbp_standalone_server"), signal.SIGSTOP)
+    stack.cluster.kubectl("-n", NAMESPACE, "exec", name, "-c", "engine", "--", _python(stack), "-c", KILL_STORE)
+    product.wait(
+        lambda: stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"] not in ("", epoch),
+        60,
+        lambda: "no new store was noticed",
+    )
+    product.wait_ready(stack, QUIET)
+    product.wait(
+        lambda: engine.metric("umbra_linker_reconnects_total") > 0, 30, lambda: "the engine did not connect anew"
+    )
+    known = _stored(engine)
+    engine.flush()
+    assert engine.generate(known).store_tokens == 320
+    assert _engine_process(stack) == engine_before
+    pod = stack.pods()[0]
+    assert pod["metadata"]["uid"] == pod_before["metadata"]["uid"]
+    assert _restarts(pod)["engine"] == _restarts(pod_before)["engine"]
 
 
 def test_the_steps_of_node_maintenance_at_one_replica(stack: Stack, engine: Engine) -> None:
@@ -191,7 +224,19 @@ def _processes(pod_uid: str) -> list[int]:
 
 def _engine_process(stack: Stack) -> int:
     """The engine's main process: the only one in the pod that was started as sglang.launch_server by the agent."""
-    for pid in set(_processes(stack.pods()[0]["metadata"]["uid"])):
-        if b"sglang.launch_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+    return _process_of(stack, b"sglang.launch_server")
+
+
+def _process_of(stack: Stack, command: bytes) -> int:
+    """The first process in the pod whose command line has this text and that is no agent."""
+    for pid in sorted(set(_processes(stack.pods()[0]["metadata"]["uid"]))):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if command in line and b"umbra_agent" not in line:
             return pid
-    raise AssertionError("no engine runs in the pod")
+    raise AssertionError(f"no {command.decode()} runs in the pod")
+
+
+def _python(stack: Stack) -> str:
+    """The engine's interpreter, as the profile names it."""
+    found: str = stack.get("k3profile", stack.profile_name)["spec"]["engine"]["python"]
+    return found
