@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import socket
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.process import BaseProcess
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from umbra_linker.connection import Epoch, StoreWatch, epoch_at
 
-
-def _speak(path: str, mute: bool) -> None:
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(path)
-    server.listen()
-    while True:
-        connection, _ = server.accept()
-        with suppress(BrokenPipeError):  # of somebody who only looks who is there
-            if not mute:
-                connection.sendall(b"\0")
+SERVER = """
+import socket, sys
+path, mute = sys.argv[1], len(sys.argv) > 2
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+while True:
+    connection, _ = server.accept()
+    try:
+        mute or connection.sendall(bytes(1))
+    except BrokenPipeError:
+        pass  # of somebody who only looks who is there
+"""
 
 
 @contextmanager
-def serving(path: Path, *, mute: bool = False) -> Iterator[BaseProcess]:
+def serving(path: Path, *, mute: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens at ``path``; a mute one never speaks."""
     path.unlink(missing_ok=True)
-    process = multiprocessing.get_context("spawn").Process(target=_speak, args=(str(path), mute), daemon=True)
-    process.start()
+    process = subprocess.Popen([sys.executable, "-c", SERVER, str(path), *(["mute"] if mute else [])])
     while epoch_at(f"unix://{path}") is None:
-        assert process.is_alive()
+        assert process.poll() is None
     yield process
     process.kill()
-    process.join()
+    process.wait()
 
 
 class Client:
@@ -64,7 +65,6 @@ def test_the_epoch_is_the_process_and_its_socket_also_of_a_frozen_one(path: Path
         told = epoch_at(address)
         assert told is not None
         assert told.pid == first.pid
-        assert first.pid
         os.kill(first.pid, signal.SIGSTOP)
         assert epoch_at(address) == told
     assert epoch_at(address) is None, "the socket's file alone is nobody"
@@ -93,7 +93,7 @@ def test_a_new_store_is_connected_to_once_and_the_old_client_goes_with_its_proce
             assert len(made) == 1
             assert Client.alive == 1, "dropping it would wait for the old process"
             first_life.close()
-            assert not first.is_alive()
+            assert first.poll() is not None
             watch.look()
             assert Client.alive == 0
             assert len(made) == 1
@@ -123,19 +123,16 @@ def test_a_store_that_does_not_speak_yet_or_refuses_is_tried_again(
 def test_a_frozen_store_can_be_killed_and_is_gone_afterwards(path: Path) -> None:
     address = f"unix://{path}"
     with serving(path) as process:
-        assert process.pid
         os.kill(process.pid, signal.SIGSTOP)
         watch = StoreWatch(address, epoch_at(address), lambda: None)
         assert watch.kill()
-        process.join(1)
-        assert process.exitcode == -signal.SIGKILL
+        assert process.wait(1) == -signal.SIGKILL
         assert watch.kill(), "it is gone"
 
 
 def test_nothing_but_that_store_is_killed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     address = f"unix://{path}"
     with serving(path) as process:
-        assert process.pid
         epoch = epoch_at(address)
         assert epoch is not None
         # Its number belongs to this test by now, as after a store's death and much time.
@@ -143,4 +140,4 @@ def test_nothing_but_that_store_is_killed(path: Path, caplog: pytest.LogCaptureF
         assert not StoreWatch(address, Epoch(process.pid, epoch.created_ns - 1), lambda: None).kill()
         assert not StoreWatch(address, Epoch(0, 0), lambda: None).kill()
         assert "cannot be seen from here" in caplog.text
-        assert process.is_alive()
+        assert process.poll() is None
