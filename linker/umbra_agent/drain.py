@@ -1,4 +1,4 @@
-"""The drain flag: a file that is there from when the engine is told to end; for what is to refuse requests from then on."""
+"""The drain flag: a file that is there once the engine is told to end, for what is to refuse requests from then on."""
 
 from pathlib import Path
 
