@@ -197,6 +197,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         labels = {"key_layout": str(layout), "kv_suffix": self.scheme.kv_suffix, "tag": self.scheme.tag}
         self.metrics.info({"version": __version__} | labels)
         self.metrics.settings(self.settings)
+        self.metrics.breaker(False)
         self.metrics.tree_core(settled_tree_core())
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
 
