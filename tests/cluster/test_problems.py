@@ -1,10 +1,12 @@
 """What goes wrong on the machine is one sentence with a remedy; a mistake in the code keeps its trace."""
 
 import ast
+import os
 import re
 import subprocess
+import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ import pytest
 import cpuengine
 from localcluster import controlplane, problems
 from localcluster.errors import ClusterError
+from localcluster.layout import layout
 from localstack import __main__ as localstack
 from product import ROOT
+from umbra_images import cachefolder
 
 
 def _full_disk() -> None:
@@ -44,12 +48,20 @@ SITUATIONS: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cache of its own, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="umbra-") as folder:
+        monkeypatch.setenv("UMBRA_CACHE", folder)
+        yield
+
+
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_one_sentence_with_the_remedy(
-    situation: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    situation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cause, expected = SITUATIONS[situation]
-    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path))
     monkeypatch.setattr(localstack, "up", lambda progress: cause())
     monkeypatch.setattr("sys.argv", ["localstack", "up"])
     assert localstack.main() == 1
@@ -58,6 +70,7 @@ def test_one_sentence_with_the_remedy(
     assert re.search(expected, line)
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_mistake_in_the_code_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(localstack, "up", lambda progress: {}["no such key"])
     monkeypatch.setattr("sys.argv", ["localstack", "up"])
@@ -108,3 +121,18 @@ def test_a_full_disk_is_told_of_a_cluster_error_too() -> None:
     assert (problems.sentence(problem) or "").endswith(
         "the disk is full: free some, or point UMBRA_CACHE at another disk."
     )
+
+
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("mode", [[], ["--api-only"]])
+def test_a_second_up_of_a_cluster_waits_for_the_first(
+    mode: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UMBRA_CLUSTER", "twice")
+    monkeypatch.setattr(localstack, "OTHER_SECONDS", 0.2)
+    monkeypatch.setattr("sys.argv", ["localstack", "up", *mode])
+    with cachefolder.locked(layout().whole_lock, "this cluster", 1):
+        assert localstack.main() == 1
+    said = capfd.readouterr().err
+    assert f"waiting for this cluster, which process {os.getpid()}" in said
+    assert "end it, or wait for its end and try again" in said

@@ -51,6 +51,11 @@ class Layout:
         return self.directory.with_name(f".{self.directory.name}.lock")
 
     @property
+    def whole_lock(self) -> Path:
+        """File that a whole `make up` locks, from the first build to the last answer; `down` may come at any time."""
+        return self.directory.with_name(f".{self.directory.name}.up.lock")
+
+    @property
     def kubeconfig(self) -> Path:
         """Kubeconfig for the user of this machine (API server behind a loopback port)."""
         return self.directory / "kubeconfig"

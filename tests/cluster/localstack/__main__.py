@@ -10,10 +10,13 @@ from localcluster import clean, cluster, problems
 from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.progress import Progress
-from umbra_images.cachefolder import CacheError
+from umbra_images.cachefolder import CacheError, locked
 
 from . import apionly, demo, product, profile, summary
 from .prepare import prepare
+
+OTHER_SECONDS = 3600.0
+"""For another `make up` of the same cluster, which may be building everything."""
 
 
 def up(progress: Progress) -> None:
@@ -67,10 +70,10 @@ def main() -> int:
 
 def _run(command: str, api_only: bool) -> None:
     progress = Progress(sys.stderr)
-    if command == "up" and api_only:
-        apionly.up(progress)
-    elif command == "up":
-        up(progress)
+    if command == "up":
+        # Two at once would install the chart over each other.
+        with locked(layout().whole_lock, "this cluster", OTHER_SECONDS):
+            apionly.up(progress) if api_only else up(progress)
     elif command == "down":
         cluster.down(progress)
     elif command == "status":
