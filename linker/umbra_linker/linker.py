@@ -245,12 +245,12 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             hit_tokens=hit * self.page_size,
             hit_objects=self._objects_of_hit(expanded, hit),
         )
-        if hit < len(pages):
+        if reason is not None:
             self.metrics.missed(len(pages) - hit, reason)
         return lengths
 
-    def _ask(self, rid: str, pages: list[str], expanded: list[Any]) -> tuple[list[int], MissReason]:
-        """Return the restorable lengths, and why they end where they do."""
+    def _ask(self, rid: str, pages: list[str], expanded: list[Any]) -> tuple[list[int], MissReason | None]:
+        """Return the restorable lengths, and why they end before the last page; None when they do not."""
         if self._breaker.open:
             return [], MissReason.BREAKER
         seconds = self.settings.lookup_deadline_milliseconds / 1000
@@ -266,7 +266,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             return [], MissReason.ERROR
         self._breaker.answered()
         hit = lengths[-1] if lengths else 0
-        return lengths, miss_reason(pages, kv_present, hit, self._recent)
+        return lengths, miss_reason(pages, kv_present, hit, self._recent) if hit < len(pages) else None
 
     def _look_up(self, pages: list[str], expanded: list[Any]) -> tuple[list[int], list[bool]]:
         """Run on the lookup thread: the restorable lengths, and which KV pages exist."""

@@ -13,6 +13,7 @@ from kopf._cogs.structs.references import Insights
 from kopf._cogs.structs.references import Resource as Watched
 
 from umbra_operator import errors
+from umbra_operator.api.base import GROUP, VERSION
 from umbra_operator.cluster import DEPLOYMENTS, PROFILES, KubeCluster, Resource
 
 logger = logging.getLogger(__name__)
@@ -45,17 +46,14 @@ async def keep(insights: Insights, cluster: KubeCluster, renewed: Callable[[], N
 
 
 def _watched(insights: Insights, resource: Resource) -> bool:
-    return any(
-        resource.prefix == f"/apis/{each.group}/{each.version}" and each.plural == resource.plural
-        for each in insights.watched_resources
-    )
+    wanted = (GROUP, VERSION, resource.plural)
+    return any((each.group, each.version, each.plural) == wanted for each in insights.watched_resources)
 
 
 def _as_kopf_knows_it(kind: str, resource: Resource) -> Watched:
-    group, version = resource.prefix.removeprefix("/apis/").split("/")
     return Watched(
-        group=group,
-        version=version,
+        group=GROUP,
+        version=VERSION,
         plural=resource.plural,
         kind=kind,
         singular=kind.lower(),
