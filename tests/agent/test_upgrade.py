@@ -28,15 +28,20 @@ def agents_own_kit(agent: AgentProcess, version: str) -> None:
     agent.status_when(lambda status: status.get("agentKit", status["kit"]) == version, f"it is kit {version}", 20)
 
 
+def start_from_kit(agent: AgentProcess) -> None:
+    """Start it from kit 0.1.0, to which `current` points."""
+    add_kit(agent.kit_root, "0.1.0")
+    (agent.kit_root / "current").symlink_to("0.1.0")
+    agent.environment["PYTHONPATH"] = str(agent.kit_root / "current")
+    agent.start()
+
+
 @pytest.fixture
 def agent(tmp_path: Path, store_readiness: StoreReadiness) -> Iterator[EngineAgent]:
     """An engine agent that runs from kit 0.1.0, with a port that stays the same across exec."""
     port = free_port()
     agent = EngineAgent(tmp_path, store_readiness.port, "--port", str(port))
-    add_kit(agent.kit_root, "0.1.0")
-    (agent.kit_root / "current").symlink_to("0.1.0")
-    agent.environment["PYTHONPATH"] = str(agent.kit_root / "current")
-    agent.start()
+    start_from_kit(agent)
     yield agent
     agent.close()
 
@@ -150,10 +155,7 @@ def store() -> Iterator[StoreAgent]:
     folder = Path(tempfile.mkdtemp(prefix="agent-"))
     more = ("--port", str(free_port()))
     store = StoreAgent(folder, "--register-after", "0.2", capacity_bytes=4 << 30, more=more)
-    add_kit(store.kit_root, "0.1.0")
-    (store.kit_root / "current").symlink_to("0.1.0")
-    store.environment["PYTHONPATH"] = str(store.kit_root / "current")
-    store.start()
+    start_from_kit(store)
     yield store
     store.close()
     shutil.rmtree(folder)
