@@ -26,6 +26,17 @@ class KeyLayout(StrEnum):
     """SGLang's own naming: every rank stores its own copy."""
 
 
+class Checkpoints(StrEnum):
+    """Which checkpoints are stored. KV pages always are."""
+
+    ALL = "All"
+    """Each one that the tree offers."""
+    ADAPTIVE = "Adaptive"
+    """Prompt ends, and as many chunk ends as the store keeps for half an hour."""
+    PROMPT_END = "PromptEnd"
+    """Prompt ends only."""
+
+
 MOST_CALLS = 32
 """Upper bound of ``rpc_parallelism``: a store answers with at most 32 threads, and every rank has its own calls."""
 MOST_PAGES = 65536
