@@ -1,8 +1,8 @@
 """Umbra's linker: SGLang's UMBP linker with one copy of each KV page, stripes, parallel calls and results per task.
 
 SGLang loads it with ``--unified-cache-external-linker-backend dynamic``. Device pools, registration and the addresses
-of a page's ranges are SGLang's; names (``keys``), who writes (``planning``), calls (``mover``, ``store``) and threads
-(``transfers``) are ours. The scheduler's thread calls every public method.
+of a page's ranges are SGLang's (``device``); names (``keys``), ``lookups``, ``loads`` and ``offloads`` are ours, and
+so is what runs beside the scheduler (``upkeep``). The scheduler's thread calls every public method.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib.metadata
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from sglang.srt.mem_cache.storage.umbp.umbp_direct_linker import (
     RANGES_PER_CALL,
     UMBPDirectLinker,
     _object_sizes_per_page,
-    _offload_task_pages,
-    _PoolRangePlan,
 )
 from sglang.srt.mem_cache.storage.umbp.umbp_store import UMBPStore
 from sglang.srt.runtime_context import get_parallel
@@ -32,20 +29,21 @@ from sglang.srt.utils import get_device_module
 
 from . import __version__
 from .backlog import Backlog
-from .batch import ObjectBatch
-from .breaker import Breaker
 from .connection import StoreWatch, epoch_at
+from .device import DevicePages
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
 from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
+from .loads import Loads
+from .lookups import Found, Lookups
 from .metrics import LinkerMetrics
 from .mover import Mover
-from .planning import MissReason, SkipReason, miss_reason, owned_pages
-from .probe import alive
+from .offloads import Offloads
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
-from .store import CallClock, MoriStore, Operation
-from .transfers import DeadlineCalls, Heartbeat, LateError, TaskQueue, run_bounded
+from .store import CallClock, MoriStore
+from .transfers import run_bounded
+from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -53,31 +51,8 @@ RESET_SECONDS = 30.0
 """How long ``reset`` waits for a write that the store has not answered."""
 CLOSE_SECONDS = 5.0
 """How long each step of ``close`` waits; SGLang kills a scheduler 15 s after it asked it to end."""
-HEARTBEAT_SECONDS = 1.0
-"""Interval at which ages are published and the store is looked at."""
 RECONNECT_MILLISECONDS = 500
 """How long the client's constructor may stop this process, where the store died after its sign of life."""
-
-
-@dataclass(slots=True)
-class _Offload:
-    """A tree node to store."""
-
-    transfers: list[Any]
-    ready: list[Any]
-    """Device events after which the pages may be read."""
-
-
-@dataclass(slots=True)
-class _Load:
-    """The loads of one forward batch."""
-
-    counter_index: int
-    plans: list[list[_PoolRangePlan]]
-    """One list a request, in the order in which SGLang queued them."""
-    landed: list[bool]
-    """One entry a request; complete once the counter's layers are."""
-    ready: Any
 
 
 class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
@@ -119,16 +94,22 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self._mover = Mover(
             self.store, self.settings, self.metrics, most_ranges=RANGES_PER_CALL, rank=self.position.tensor
         )
-        self._recent = RecentPages()
         # None: the store is part of this process.
         self._address = address if self._standalone_process_mode else None
-        self._watch = StoreWatch(self._address, epoch, self._reconnect) if self._address else None
-        self._backlog = Backlog(
-            {name.value: entry._row_count // entry._row_span for name, entry in self.pools.items()},
-            self.settings.offload_backpressure_percent,
-        )
-        self._loads: dict[int, _Load] = {}
-        self._start_threads()
+        watch = StoreWatch(self._address, epoch, self._reconnect) if self._address else None
+        recent = RecentPages()
+        device = DevicePages(self, self._object_sizes)
+        self._lookups = Lookups(self.metrics, recent, self.position.tensor)
+        self._loads = Loads(device, self.layer_done_counter, self._mover, self.metrics, self.position.tensor)
+        self._offloads = Offloads(
+            device, self._mover, self.metrics, self._new_backlog(), recent,
+            position=self.position, striped=self.scheme.shared_kv, coalesce_pages=self._offload_coalesce_pages,
+        )  # fmt: skip
+        self._upkeep = Upkeep(
+            watch, self._address, self._calls, self._lookups, self.metrics,
+            load_deadline_seconds=self.settings.load_deadline_seconds,
+            oldest_offload=self._offloads.oldest_seconds, rank=self.position.tensor,
+        )  # fmt: skip
         self._announce()
 
     def _choose_scheme(self, parent_tag: str | None) -> tuple[KeyScheme, str]:
@@ -151,18 +132,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         model = prefix.removeprefix(f"{parent_tag}").removeprefix("_") if parent_tag else prefix
         return scheme, f"{scheme.tag}_{model}" if model else scheme.tag
 
-    def _start_threads(self) -> None:
-        rank = self.position.tensor
-        self._load_tasks: TaskQueue[_Load] = TaskQueue(self._run_loads, f"umbra-load-{rank}", keep_results=False)
-        self._offload_tasks: TaskQueue[_Offload] = TaskQueue(
-            self._run_offloads,
-            f"umbra-offload-{rank}",
-            weigh=lambda task: _offload_task_pages(task.transfers),
-            most=self._offload_coalesce_pages,
-        )
-        self._lookups: DeadlineCalls[tuple[list[int], list[bool]]] = DeadlineCalls(f"umbra-lookup-{rank}")
-        self._breaker = Breaker()
-        self._heartbeat = Heartbeat(self._beat, HEARTBEAT_SECONDS, f"umbra-heartbeat-{rank}")
+    def _new_backlog(self) -> Backlog:
+        pages = {name.value: entry._row_count // entry._row_span for name, entry in self.pools.items()}
+        return Backlog(pages, self.settings.offload_backpressure_percent)
 
     def _load_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
@@ -197,17 +169,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         labels = {"key_layout": str(layout), "kv_suffix": self.scheme.kv_suffix, "tag": self.scheme.tag}
         self.metrics.info({"version": __version__} | labels)
         self.metrics.settings(self.settings)
-        self.metrics.breaker(False)
         self.metrics.tree_core(settled_tree_core())
         logger.info("Umbra linker %s %s", __version__, self.scheme.describe(self.position))
-
-    def _beat(self) -> None:
-        if self._watch is not None:
-            self._fence(self._watch)
-            if self._watch.look():
-                self.metrics.reconnected()
-        self._mend_breaker()
-        self.metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._offload_tasks.oldest_seconds())
 
     # ---- names ----
 
@@ -215,14 +178,6 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         """Lookup, load and offload all take their object names from here."""
         names = self._names[transfer.name]
         return object_keys(self._prefix, page_keys, self.scheme.suffix(transfer.name.value), names), len(names)
-
-    def _sizes_of(self, plan: _PoolRangePlan) -> list[int]:
-        sizes: list[int] = self._object_sizes[plan.name] * len(plan.locations)
-        return sizes
-
-    @staticmethod
-    def _batch_for(plan: _PoolRangePlan, batches: dict[str, ObjectBatch]) -> ObjectBatch:
-        return batches.setdefault(plan.name.value, ObjectBatch(plan.name.value, plan.entries_per_page))
 
     # ---- lookup ----
 
@@ -236,7 +191,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         pages = next((list(t.keys or ()) for t in transfers if t.name == PoolName.KV), [])
         if not expanded or not pages:
             return []
-        lengths, reason = self._ask(rid, pages, expanded)
+        seconds = self.settings.lookup_deadline_milliseconds / 1000
+        lengths, reason = self._lookups.ask(rid, pages, lambda: self._look_up(pages, expanded), seconds)
         hit = lengths[-1] if lengths else 0
         self.metrics.lookup(
             seconds=time.perf_counter() - begin,
@@ -249,27 +205,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             self.metrics.missed(len(pages) - hit, reason)
         return lengths
 
-    def _ask(self, rid: str, pages: list[str], expanded: list[Any]) -> tuple[list[int], MissReason | None]:
-        """Return the restorable lengths, and why they end before the last page; None when they do not."""
-        if self._breaker.open:
-            return [], MissReason.BREAKER
-        seconds = self.settings.lookup_deadline_milliseconds / 1000
-        try:
-            lengths, kv_present = self._lookups.call(lambda: self._look_up(pages, expanded), seconds)
-        except LateError as error:
-            self._breaker.late()
-            self.metrics.breaker(True)
-            logger.warning("lookup: %s; lookups are misses until the store answers again", error)
-            return [], MissReason.DEADLINE
-        except Exception:
-            logger.exception("lookup of %d pages failed and counts as a miss: request %s", len(pages), rid)
-            return [], MissReason.ERROR
-        self._breaker.answered()
-        hit = lengths[-1] if lengths else 0
-        return lengths, miss_reason(pages, kv_present, hit, self._recent) if hit < len(pages) else None
-
-    def _look_up(self, pages: list[str], expanded: list[Any]) -> tuple[list[int], list[bool]]:
-        """Run on the lookup thread: the restorable lengths, and which KV pages exist."""
+    def _look_up(self, pages: list[str], expanded: list[Any]) -> Found:
+        """Run on the lookup thread."""
         lengths = list(range(1, len(pages) + 1))
         kv_present: list[bool] = []
         for transfer in expanded:
@@ -281,29 +218,6 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             if not lengths:
                 break
         return lengths, kv_present
-
-    def _fence(self, watch: StoreWatch) -> None:
-        """Run on the heartbeat's thread: end a store that does not answer a load, so that its requests can fail.
-
-        The forward waits for the load, and with it every request. The slots may be given to others only when nothing
-        can write to them any more. Each rank decides alone: a dead store answers all ranks.
-        """
-        age = self._calls.oldest_seconds(Operation.READ)
-        if age <= self.settings.load_deadline_seconds:
-            return
-        logger.error("the store has not answered a load for %.0f s; killing it", age)
-        if watch.kill():
-            self.metrics.fenced()
-
-    def _mend_breaker(self) -> None:
-        """Run on the heartbeat's thread: let lookups ask again once the store speaks and no call is stuck in it."""
-        if not self._breaker.due() or self._lookups.busy:
-            return
-        if self._address is not None and not alive(self._address, HEARTBEAT_SECONDS):
-            return
-        self._breaker.mend()
-        self.metrics.breaker(False)
-        logger.warning("the store answers again; lookups ask it")
 
     def _objects_of_hit(self, expanded: list[Any], hit: int) -> dict[str, int]:
         # A pool with a trailing window is read only at the end of the prefix.
@@ -324,13 +238,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self._freeze_gc_once()
         pending: dict[str, list[Any]] = self._pending
         self._pending = {}
-        plans = [self._build_load_plans([transfers]) for transfers in pending.values()]
         ready = get_device_module().Event()
         ready.record()
-        index = int(self.layer_done_counter.update_producer())
-        self._loads[index] = _Load(index, plans, [True] * len(plans), ready)
-        self._load_tasks.submit(self._loads[index])
-        return index
+        return self._loads.begin(list(pending.values()), ready)
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
         """Wait for a batch of loads; True when every request's objects were read."""
@@ -341,47 +251,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
         The order is the one in which the requests were queued. Without such a batch the list is empty.
         """
-        complete = bool(self.layer_done_counter.finish(counter_index))
-        load = self._loads.pop(counter_index, None)
-        if load is None:
-            return []
-        return load.landed if complete else [False] * len(load.landed)
-
-    def _run_loads(self, batches: list[_Load]) -> list[bool]:
-        """Run on the load thread. A failed object fails its request; the others' layers still complete."""
-        for load in batches:
-            begin = time.perf_counter()
-            try:
-                load.ready.synchronize()
-                for group in self._layer_groups():
-                    self._read_layers(load, group)
-                    for layer in group:
-                        self.layer_done_counter.complete(load.counter_index, layer)
-            except BaseException as error:
-                self.layer_done_counter.fail(load.counter_index, error)
-                logger.exception("a batch of %d loads failed", len(load.landed))
-            self._count_reads(load)
-            self.metrics.load_ended(time.perf_counter() - begin)
-        return [True] * len(batches)
-
-    def _read_layers(self, load: _Load, group: list[int]) -> None:
-        batches: dict[str, ObjectBatch] = {}
-        for request, plans in enumerate(load.plans):
-            if not load.landed[request]:
-                continue
-            for plan in plans:
-                ranges = self._layer_group_ranges(plan, group)
-                if ranges is not None:
-                    self._batch_for(plan, batches).add(request, plan.keys, self._sizes_of(plan), ranges)
-        for batch in batches.values():
-            for request in batch.failed_owners(self._mover.read(batch)):
-                load.landed[request] = False
-                logger.error("load failed: pool %s, layers %d to %d", batch.pool, group[0], group[-1])
-
-    def _count_reads(self, load: _Load) -> None:
-        for landed, plans in zip(load.landed, load.plans, strict=True):
-            for plan in plans if landed else ():
-                self.metrics.read(plan.name.value, objects=len(plan.keys), size=sum(self._sizes_of(plan)))
+        return self._loads.finish(counter_index)
 
     # ---- offload ----
 
@@ -393,67 +263,19 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         expanded = self.pool_group.resolve_transfers(transfers, allow_partial=True)
         if not expanded:
             return False
-        pages = {t.name.value: len(t.keys or ()) for t in expanded}
-        if not self._backlog.admits(pages):
-            self.metrics.skipped(SkipReason.BACKPRESSURE)
+        if not self._offloads.admits(expanded):
             return False
-        self._backlog.add(pages)
         self._freeze_gc_once()
-        self._offload_tasks.submit(_Offload(expanded, self.record_offload_ready()))
+        self._offloads.submit(expanded, self.record_offload_ready())
         return True
 
     def num_completed_offloads(self) -> int:
         """Return how many results can be taken; SGLang takes as many as every rank has."""
-        return self._offload_tasks.results()
+        return self._offloads.results()
 
     def pop_completed_offload(self) -> bool:
         """Return whether this rank stored its part of the oldest node."""
-        self._backlog.finish_oldest()
-        return self._offload_tasks.take_result()
-
-    def _run_offloads(self, tasks: list[_Offload]) -> list[bool]:
-        """Run on the offload thread. Objects of all tasks share calls; a failed object fails its own task."""
-        begin = time.perf_counter()
-        stored = [True] * len(tasks)
-        batches: dict[str, ObjectBatch] = {}
-        for number, task in enumerate(tasks):
-            try:
-                for plan in self._write_plans(task):
-                    ranges = self._all_layer_ranges(plan)
-                    self._batch_for(plan, batches).add(number, plan.keys, self._sizes_of(plan), ranges)
-            except Exception:
-                stored[number] = False
-                logger.exception("a node cannot be stored")
-        for batch in batches.values():
-            for number in batch.failed_owners(self._mover.write(batch)):
-                stored[number] = False
-        for number, task in enumerate(tasks):
-            if stored[number]:
-                self._recent.add(key for t in task.transfers if t.name == PoolName.KV for key in t.keys)
-        self.metrics.offload_ended(time.perf_counter() - begin)
-        return stored
-
-    def _write_plans(self, task: _Offload) -> list[_PoolRangePlan]:
-        """Plan the objects that this rank writes: of shared pages its stripe, of all else everything."""
-        for event in task.ready:
-            event.synchronize()
-        slot = 0
-
-        def materialize(indices: Any) -> Any:
-            nonlocal slot
-            slot += 1
-            return self._materialize_offload_indices(indices, slot - 1)
-
-        plans: list[_PoolRangePlan] = self._build_load_plans([task.transfers], materialize_indices=materialize)
-        if self.scheme.shared_kv:
-            plans = [self._striped(plan) if plan.name == PoolName.KV else plan for plan in plans]
-        return [plan for plan in plans if plan.keys]
-
-    def _striped(self, plan: Any) -> Any:
-        per_page = plan.entries_per_page
-        pages = owned_pages(plan.keys, per_page=per_page, rank=self.position.tensor, ranks=self.position.tensor_size)
-        keys = [key for page in pages for key in plan.keys[page * per_page : (page + 1) * per_page]]
-        return _PoolRangePlan(plan.name, keys, [plan.locations[page] for page in pages], per_page)
+        return self._offloads.take_result()
 
     # ---- ending ----
 
@@ -474,25 +296,23 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
                 f"the store has not answered a call for {self._calls.oldest_seconds():.0f} s, and the cache's memory "
                 "cannot be given to anybody else meanwhile: restart the store and this engine"
             )
-        self._offload_tasks.forget_results()
-        self._backlog.clear()
-        self._loads.clear()
-        self.layer_done_counter.reset()
+        self._offloads.forget()
+        self._loads.forget()
 
     def _quiesce(self, seconds: float) -> bool:
-        self._offload_tasks.cancel_waiting()
+        self._offloads.cancel_waiting()
         end = time.monotonic() + seconds
-        idle = self._load_tasks.wait_until_idle(seconds)
-        return self._offload_tasks.wait_until_idle(max(0.0, end - time.monotonic())) and idle
+        idle = self._loads.wait_until_idle(seconds)
+        return self._offloads.wait_until_idle(max(0.0, end - time.monotonic())) and idle
 
     def close(self) -> None:
         """End the threads and release the store's view of our memory. Takes 3 x ``CLOSE_SECONDS`` at most."""
         if self._closed:
             return
         self._closed = True
-        self._heartbeat.stop()
+        self._upkeep.stop()
         quiet = self._quiesce(CLOSE_SECONDS)
-        quiet = quiet and self._load_tasks.stop(1.0) and self._offload_tasks.stop(1.0)
+        quiet = quiet and self._loads.stop(1.0) and self._offloads.stop(1.0)
         # Releasing asks the store, too; a frozen one must not keep the engine from ending.
         if not quiet or not run_bounded(self._release, CLOSE_SECONDS, "umbra-close"):
             logger.warning("the store does not answer; the engine ends without taking leave of it")

@@ -8,11 +8,27 @@ from umbra_linker.connection import epoch_at
 from umbra_linker.linker import UmbraLinker
 
 
-class FreezingLinker(UmbraLinker):
-    """Umbra's linker over a store that is stopped before each load of it, by the first rank that begins."""
+class _FreezingClient:
+    """Passes every call on to the real client, but stops the store before each read."""
 
-    def _run_loads(self, batches: list[Any]) -> list[bool]:
-        epoch = epoch_at(self._address) if self._address else None
+    def __init__(self, client: Any, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def batch_get_ranges_into_ptr(self, *arguments: Any) -> Any:
+        epoch = epoch_at(self._address)
         if epoch is not None:
             os.kill(epoch.pid, signal.SIGSTOP)
-        return super()._run_loads(batches)
+        return self._client.batch_get_ranges_into_ptr(*arguments)
+
+
+class FreezingLinker(UmbraLinker):
+    """Umbra's linker over a client that freezes what it is about to read from."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        assert self._address is not None
+        self.store.client = _FreezingClient(self.store.client, self._address)
