@@ -82,12 +82,16 @@ format: $(VENV)/done ## Formats the code
 	@$(BIN)/ruff check --fix .
 
 .PHONY: test
-test: check ## Runs every test, with the real engine, store, API server and kubelet; time per group at the end
-	@$(BIN)/pytest tests
+test: check ## Runs the tests, with the real engine, store, API server and kubelet; time per group at the end
+	@$(BIN)/pytest tests -m "not nightly"
+
+.PHONY: nightly
+nightly: $(VENV)/done ## Runs the tests that take minutes each, such as an operator killed at every one of its writes
+	@$(BIN)/pytest tests -m nightly
 
 .PHONY: test-fast
 test-fast: check ## Runs the tests that need no engine, API server or kubelet
-	@$(BIN)/pytest tests -m "not engine and not apiserver and not kubelet"
+	@$(BIN)/pytest tests -m "not nightly and not engine and not apiserver and not kubelet"
 
 .PHONY: images
 images: python ## Writes the operator and kit images into dist/ and prints NAME@DIGEST of each; needs REGISTRY
@@ -111,5 +115,6 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise
 ##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)
+##= UMBRA_SEED number that a test which draws at random printed: it draws the same again
 ##= UMBRA_TRIALS how often the tests behind docs/decisions/0001 and 0002 try
 ##= UMBRA_DEBIAN_MIRROR mirror that has Debian 11, when apt's own has dropped it
