@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from .tree_core import RUST, TreeCore, ballot, settle
+from .wrapper import wrapper_class
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +18,8 @@ WRAPPER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheL
 TREE_CORE = "sglang.srt.mem_cache.unified_cache.tree_core_registry.select_tree_core_backend"
 FALLBACK = "sglang.srt.mem_cache.unified_cache.tree_core_registry._rust_fallback_reason"
 IDLE = "sglang.srt.managers.scheduler.Scheduler.is_fully_idle"
+EVENTS = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.check_hicache_events"
+INSERT = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree"
 
 _seen: dict[str, Any] = {}
 """What the hooks observed in this process: the replaced classes and functions, and the tree core that was settled."""
@@ -27,12 +30,14 @@ def register_hooks() -> None:
     from sglang.srt.mem_cache.unified_cache import tree_core_registry
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    _seen["wrapper"] = _wrapper_class()
+    _seen["wrapper"] = wrapper_class()
     _seen["fallback"] = tree_core_registry._rust_fallback_reason
     HookRegistry.register(WRAPPER, _seen["wrapper"], HookType.REPLACE)
     HookRegistry.register(TREE_CORE, _settle_tree_core, HookType.AROUND)
     HookRegistry.register(FALLBACK, _fallback_reason, HookType.AROUND)
     HookRegistry.register(IDLE, _is_fully_idle, HookType.AROUND)
+    HookRegistry.register(EVENTS, _check_events, HookType.AROUND)
+    HookRegistry.register(INSERT, _insert, HookType.AROUND)
 
 
 def dead_hooks() -> list[str]:
@@ -53,9 +58,7 @@ def dead_hooks() -> list[str]:
     if tree_core_registry._rust_fallback_reason is _seen.get("fallback", tree_core_registry._rust_fallback_reason):
         dead.append(FALLBACK)
     # Importing the scheduler here would cost seconds where there is none; SGLang records what it has patched.
-    if IDLE not in HookRegistry._patched:
-        dead.append(IDLE)
-    return dead
+    return dead + [target for target in (IDLE, EVENTS, INSERT) if target not in HookRegistry._patched]
 
 
 def settled_tree_core() -> TreeCore:
@@ -101,6 +104,23 @@ def _is_fully_idle(original: Any, scheduler: Any, *args: Any, **options: Any) ->
     return not linker_work(scheduler.tree_cache)
 
 
+def _check_events(original: Any, cache: Any) -> None:
+    """Agree on the time, too, in the reduction over the offloads that ended."""
+    if getattr(cache.linker, "ours", False):
+        cache.linker.agree()
+    else:
+        original(cache)
+
+
+def _insert(original: Any, cache: Any, request: Any, **options: Any) -> None:
+    """Let the wrapper know whose pages are inserted: what a checkpoint is worth depends on where the prompt ends."""
+    if getattr(cache.linker, "ours", False):
+        with cache.linker.inserting(request):
+            original(cache, request, **options)
+    else:
+        original(cache, request, **options)
+
+
 def linker_work(cache: Any) -> int:
     """Return how many nodes and requests the linker of ``cache`` is busy with; the same on every rank."""
     wrapper = getattr(cache, "linker", None)
@@ -119,68 +139,3 @@ def _reduce_min(values: tuple[int, int], params: Any) -> tuple[int, int]:
         if group is not None and group.size() > 1:
             torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MIN, group=group)
     return int(tensor[0]), int(tensor[1])
-
-
-def _wrapper_class() -> type:
-    # A local name: SGLang rebinds module globals that hold the original class to the subclass, and then recurses.
-    from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper as Original
-
-    class UmbraLinkerWrapper(Original):  # type: ignore[misc]  # sglang is untyped
-        """SGLang's wrapper around a linker; reports what all ranks agreed on."""
-
-        inflight_load_rids: list[str]
-        inflight_load_index: int
-
-        def offload_nodes(self, node_ids: Any) -> None:
-            super().offload_nodes(node_ids)
-            self._report_depth()
-
-        def commit_completed_offloads(self, successes: Any) -> None:
-            super().commit_completed_offloads(successes)
-            metrics = getattr(self.cache_linker, "metrics", None)
-            if metrics is not None and successes:
-                metrics.offloads(len(successes), failed=sum(not success for success in successes))
-            self._report_depth()
-
-        def finish_loads(self) -> Any:
-            """Wait for the loads of the batch that just ran; return the requests that did not land on every rank.
-
-            SGLang aborts all requests of a batch when one failed. Every rank holds the same requests in the same order
-            and enters the reduction.
-            """
-            finish = getattr(self.cache_linker, "finish_loads", None)
-            if finish is None:
-                return super().finish_loads()
-            requests: list[str] = self.inflight_load_rids
-            self.inflight_load_rids = []
-            if not requests:
-                return []
-            index: int = self.inflight_load_index
-            self.inflight_load_index = -1
-            failed = self._failed_anywhere(requests, finish(index))
-            for request in requests:
-                self.private_load_indices.pop(request, None)
-            self.cache_linker.metrics.loads(len(requests), failed=len(failed))
-            if failed:
-                logger.error("load failed on some rank; %d of %d requests are aborted", len(failed), len(requests))
-            return failed
-
-        def _failed_anywhere(self, requests: list[str], landed: list[bool]) -> list[str]:
-            import torch
-
-            # A rank that knows nothing of the batch has restored nothing.
-            mine = landed if len(landed) == len(requests) else [False] * len(requests)
-            everywhere = torch.tensor(mine, dtype=torch.int)
-            self.cache._all_reduce_attn_groups(everywhere, torch.distributed.ReduceOp.MIN)
-            return [request for request, one in zip(requests, everywhere.tolist(), strict=True) if not one]
-
-        def reset(self) -> None:
-            super().reset()
-            self._report_depth()
-
-        def _report_depth(self) -> None:
-            metrics = getattr(self.cache_linker, "metrics", None)
-            if metrics is not None:
-                metrics.queue_depth(len(self.pending_offloads))
-
-    return UmbraLinkerWrapper

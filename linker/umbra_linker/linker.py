@@ -24,7 +24,7 @@ from sglang.srt.mem_cache.storage.umbp.umbp_direct_linker import (
     _object_sizes_per_page,
 )
 from sglang.srt.mem_cache.storage.umbp.umbp_store import UMBPStore
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, mamba_checkpoint_grid
 from sglang.srt.utils import get_device_module
 
 from . import __version__
@@ -44,6 +44,7 @@ from .settings import SECTION, KeyLayout, Settings
 from .store import CallClock, MoriStore
 from .transfers import run_bounded
 from .upkeep import Upkeep
+from .writing import Writing
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ RESET_SECONDS = 30.0
 """How long ``reset`` waits for a write that the store has not answered."""
 CLOSE_SECONDS = 5.0
 """How long each step of ``close`` waits; SGLang kills a scheduler 15 s after it asked it to end."""
+DEFAULT_CHUNK_TOKENS = 8192
+"""SGLang's own size of a chunk on large devices."""
 RECONNECT_MILLISECONDS = 500
 """How long the client's constructor may stop this process, where the store died after its sign of life."""
 
@@ -105,6 +108,10 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             device, self._mover, self.metrics, self._new_backlog(), recent,
             position=self.position, striped=self.scheme.shared_kv, coalesce_pages=self._offload_coalesce_pages,
         )  # fmt: skip
+        self.writing = Writing(
+            self.settings, self.metrics, self._page_bytes(), page=self.page_size,
+            chunk=_chunk_tokens(server_args), grid=mamba_checkpoint_grid(self.page_size),
+        )  # fmt: skip
         self._upkeep = Upkeep(
             watch, self._address, self._calls, self._lookups, self.metrics,
             load_deadline_seconds=self.settings.load_deadline_seconds,
@@ -135,6 +142,13 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     def _new_backlog(self) -> Backlog:
         pages = {name.value: entry._row_count // entry._row_span for name, entry in self.pools.items()}
         return Backlog(pages, self.settings.offload_backpressure_percent)
+
+    def _page_bytes(self) -> dict[str, int]:
+        """Return what a page of each pool adds to the store, by all ranks together."""
+        return {
+            name.value: sum(sizes) * (1 if self.scheme.shared_kv and name == PoolName.KV else self.position.tensor_size)
+            for name, sizes in self._object_sizes.items()
+        }
 
     def _load_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
@@ -351,6 +365,12 @@ def _rank_position(params: Any) -> RankPosition:
         pipeline=params.pp_rank,
         decode_context_size=get_parallel().attn_dcp_size,
     )
+
+
+def _chunk_tokens(server_args: Any) -> int:
+    # Without chunks a prompt has no checkpoint but its last.
+    size = server_args.chunked_prefill_size
+    return size if size and size > 0 else DEFAULT_CHUNK_TOKENS
 
 
 def _data_types(entry: Any) -> str:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from .planning import MissReason, SkipReason
+from .policy import Boundary
 from .settings import Settings
 from .store import Operation
 from .tree_core import TreeCore
@@ -69,6 +70,11 @@ METRICS = (
         "umbra_linker_skipped_offloads_total", Kind.COUNTER,
         "Tree nodes not queued to be stored, by reason; a later request that goes beyond one offers it again.",
         "nodes", ("rank", "reason"),
+    ),
+    Metric(
+        "umbra_linker_dropped_checkpoints_total", Kind.COUNTER,
+        "Checkpoints that the write policy did not store, by where they stand; their KV was offered.",
+        "checkpoints", ("rank", "boundary"),
     ),
     Metric(
         "umbra_linker_offload_seconds", Kind.HISTOGRAM, "Time this rank took for a batch of nodes, without waiting.",
@@ -149,6 +155,8 @@ class LinkerMetrics:
             self._of("umbra_linker_missed_pages_total", reason)
         for skip in SkipReason:
             self._of("umbra_linker_skipped_offloads_total", skip)
+        for kind in (Boundary.CHUNK_END, Boundary.DECODE_END):
+            self._of("umbra_linker_dropped_checkpoints_total", kind)
         for operation in Operation:
             self._of("umbra_linker_call_seconds", operation)
 
@@ -198,6 +206,10 @@ class LinkerMetrics:
     def skipped(self, reason: SkipReason) -> None:
         """Record a node that was not queued to be stored."""
         self._count("umbra_linker_skipped_offloads_total", 1, reason)
+
+    def dropped_checkpoint(self, kind: Boundary) -> None:
+        """Record a checkpoint that is not stored."""
+        self._count("umbra_linker_dropped_checkpoints_total", 1, kind)
 
     def offload_ended(self, seconds: float) -> None:
         """Record how long a batch of nodes took on this rank."""

@@ -1,4 +1,4 @@
-"""Offloads: nodes of the tree, written to the store in the order in which the tree offered them.
+"""Offloads: nodes of the tree, written to the store in batches, leaf first.
 
 Nodes share calls but not results: a failed object fails its node and no other. Of pages that all ranks hold, each rank
 writes its stripe, so a node is stored once every rank stored its part.
@@ -14,10 +14,11 @@ from typing import Any
 from .backlog import Backlog
 from .batch import ObjectBatch
 from .device import DevicePages, only_pages
-from .keys import KV_POOL, RankPosition
+from .keys import KV_POOL, MAMBA_POOL, RankPosition
 from .metrics import LinkerMetrics
 from .mover import Mover
 from .planning import SkipReason, owned_pages
+from .policy import leaf_first
 from .recent import RecentPages
 from .transfers import TaskQueue
 
@@ -121,14 +122,15 @@ class Offloads:
         begin = time.perf_counter()
         stored = [True] * len(tasks)
         batches: dict[str, ObjectBatch] = {}
-        for number, task in enumerate(tasks):
+        for number, task in leaf_first(list(enumerate(tasks))):
             try:
                 for plan in self._plans(task):
-                    self._device.add_whole(batches, number, plan)
+                    self._device.add_whole(batches, number, only_pages(plan, leaf_first(range(len(plan.locations)))))
             except Exception:
                 stored[number] = False
                 logger.exception("a node cannot be stored")
-        for batch in batches.values():
+        # Checkpoints before the pages that lead to them.
+        for batch in sorted(batches.values(), key=lambda batch: batch.pool != MAMBA_POOL):
             for number in batch.failed_owners(self._mover.write(batch)):
                 stored[number] = False
         for number, task in enumerate(tasks):

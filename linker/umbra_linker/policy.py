@@ -68,7 +68,7 @@ class WriteRate:
         self._level += size
 
     def window_ms(self, now_ms: int, store_bytes: int) -> int:
-        """Return for how long a store of ``store_bytes`` (at most 128 TiB) keeps what is written at this rate."""
+        """Return for how long a store of ``store_bytes`` keeps what is written at this rate."""
         self._age(now_ms)
         return store_bytes * KEPT_MILLISECONDS // max(1, self._level)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 SECTION = "umbra"
 """Key under which these settings stand in ``linker_extra_config``."""
@@ -44,6 +47,9 @@ MOST_PAGES = 65536
 MOST_LOOKUP_MILLISECONDS = 10_000
 """Upper bound of ``lookup_deadline_milliseconds``: all requests of a rank stand still while a lookup is waited for."""
 
+MOST_STORE_BYTES = 1 << 47
+"""Upper bound of ``store_bytes``: the policy's arithmetic stays below 2**63."""
+
 MOST_LOAD_SECONDS = 600
 """Upper bound of ``load_deadline_seconds``: every request of the engine waits for a load that has begun."""
 
@@ -67,6 +73,11 @@ class Settings:
     offload_backpressure_percent: int = 75
     """Part of each device pool that nodes waiting for the store may hold, which cannot be evicted; 1 to 100."""
 
+    checkpoints: Checkpoints = Checkpoints.ADAPTIVE
+
+    store_bytes: int = 0
+    """Capacity of the store, at most ``MOST_STORE_BYTES``; 0: not known, and ``Adaptive`` drops no chunk end."""
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
         """Parse camelCase names. Absent names take their default.
@@ -82,7 +93,7 @@ class Settings:
             )
         given = cls().to_mapping() | dict(mapping)
         return cls(
-            key_layout=_key_layout(given["keyLayout"]),
+            key_layout=_choice("keyLayout", given["keyLayout"], KeyLayout),
             rpc_parallelism=_whole("rpcParallelism", given["rpcParallelism"], MOST_CALLS),
             chunk_pages=_whole("chunkPages", given["chunkPages"], MOST_PAGES),
             lookup_deadline_milliseconds=_whole(
@@ -90,6 +101,8 @@ class Settings:
             ),
             load_deadline_seconds=_whole("loadDeadlineSeconds", given["loadDeadlineSeconds"], MOST_LOAD_SECONDS),
             offload_backpressure_percent=_whole("offloadBackpressurePercent", given["offloadBackpressurePercent"], 100),
+            checkpoints=_choice("checkpoints", given["checkpoints"], Checkpoints),
+            store_bytes=_whole("storeBytes", given["storeBytes"], MOST_STORE_BYTES, least=0),
         )
 
     def to_mapping(self) -> dict[str, object]:
@@ -101,6 +114,8 @@ class Settings:
             "lookupDeadlineMilliseconds": self.lookup_deadline_milliseconds,
             "loadDeadlineSeconds": self.load_deadline_seconds,
             "offloadBackpressurePercent": self.offload_backpressure_percent,
+            "checkpoints": str(self.checkpoints),
+            "storeBytes": self.store_bytes,
         }
 
 
@@ -111,17 +126,19 @@ _FIELDS = (
     "lookupDeadlineMilliseconds",
     "loadDeadlineSeconds",
     "offloadBackpressurePercent",
+    "checkpoints",
+    "storeBytes",
 )
 
 
-def _key_layout(raw: object) -> KeyLayout:
-    if isinstance(raw, str) and raw in [str(choice) for choice in KeyLayout]:
-        return KeyLayout(raw)
-    allowed = " or ".join(repr(str(choice)) for choice in KeyLayout)
-    raise SettingsError(f"linker setting 'keyLayout' is {raw!r}: set it to {allowed}")
+def _choice(name: str, raw: object, choices: type[Choice]) -> Choice:
+    if isinstance(raw, str) and raw in [str(choice) for choice in choices]:
+        return choices(raw)
+    allowed = " or ".join(repr(str(choice)) for choice in choices)
+    raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to {allowed}")
 
 
-def _whole(name: str, raw: object, most: int) -> int:
-    if isinstance(raw, int) and not isinstance(raw, bool) and 1 <= raw <= most:
+def _whole(name: str, raw: object, most: int, *, least: int = 1) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool) and least <= raw <= most:
         return raw
-    raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to a whole number from 1 to {most}")
+    raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to a whole number from {least} to {most}")

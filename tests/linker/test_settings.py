@@ -11,6 +11,8 @@ from umbra_linker.settings import (
     MOST_LOAD_SECONDS,
     MOST_LOOKUP_MILLISECONDS,
     MOST_PAGES,
+    MOST_STORE_BYTES,
+    Checkpoints,
     KeyLayout,
     Settings,
     SettingsError,
@@ -18,20 +20,33 @@ from umbra_linker.settings import (
 
 
 @given(
-    st.sampled_from(KeyLayout),
-    st.integers(1, MOST_CALLS),
-    st.integers(1, MOST_PAGES),
-    st.integers(1, MOST_LOOKUP_MILLISECONDS),
-    st.integers(1, MOST_LOAD_SECONDS),
-    st.integers(1, 100),
+    st.builds(
+        Settings,
+        key_layout=st.sampled_from(KeyLayout),
+        rpc_parallelism=st.integers(1, MOST_CALLS),
+        chunk_pages=st.integers(1, MOST_PAGES),
+        lookup_deadline_milliseconds=st.integers(1, MOST_LOOKUP_MILLISECONDS),
+        load_deadline_seconds=st.integers(1, MOST_LOAD_SECONDS),
+        offload_backpressure_percent=st.integers(1, 100),
+        checkpoints=st.sampled_from(Checkpoints),
+        store_bytes=st.integers(0, MOST_STORE_BYTES),
+    )
 )
-def test_round_trip(layout: KeyLayout, calls: int, pages: int, lookup: int, load: int, percent: int) -> None:
-    settings = Settings(layout, calls, pages, lookup, load, percent)
+def test_round_trip(settings: Settings) -> None:
     assert Settings.from_mapping(settings.to_mapping()) == settings
 
 
 def test_defaults() -> None:
-    assert Settings.from_mapping({}) == Settings(KeyLayout.AUTO, 4, 1024, 50, 10, 75)
+    assert Settings.from_mapping({}).to_mapping() == {
+        "keyLayout": "Auto",
+        "rpcParallelism": 4,
+        "chunkPages": 1024,
+        "lookupDeadlineMilliseconds": 50,
+        "loadDeadlineSeconds": 10,
+        "offloadBackpressurePercent": 75,
+        "checkpoints": "Adaptive",
+        "storeBytes": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -52,6 +67,11 @@ def test_defaults() -> None:
             {"lookupDeadlineMilliseconds": 0.5},
             "linker setting 'lookupDeadlineMilliseconds' is 0.5: set it to a whole number from 1 to 10000",
         ),
+        (
+            {"checkpoints": "Some"},
+            "linker setting 'checkpoints' is 'Some': set it to 'All' or 'Adaptive' or 'PromptEnd'",
+        ),
+        ({"storeBytes": -1}, "linker setting 'storeBytes' is -1: set it to a whole number from 0 to 140737488355328"),
         ({"key_layout": "Auto"}, "unknown linker setting 'key_layout': use keyLayout"),
         ({"b": 1, "a": 2}, "unknown linker setting 'a', 'b': use keyLayout"),
     ],

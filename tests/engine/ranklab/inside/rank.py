@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 PAGE = 64
+CHUNK = 2 * PAGE
+"""Tokens that are computed between two checkpoints of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic")
 
     argv = ["--model-path", os.environ["RANKLAB_MODEL"], "--device", "cpu", "--page-size", str(PAGE)]
     argv += ["--attention-backend", "triton", "--skip-tokenizer-init", "--load-format", "dummy"]
+    argv += ["--chunked-prefill-size", str(CHUNK)]
     argv += ["--max-mamba-cache-size", "32", "--mamba-radix-cache-strategy", "extra_buffer"]
     argv += ["--tp-size", str(rank.size)]
     if linker is not None:

@@ -1,0 +1,104 @@
+"""The write policy on the real tree and store, with clocks that differ between the ranks."""
+
+from __future__ import annotations
+
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from player import Player, linker_config
+from rank import CHUNK, PAGE, Rank
+
+MILLION = 1_000_000
+
+
+class Recorder:
+    """The real client; remembers what was put and what was touched."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.put: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def batch_put_ranges_from_ptr(self, keys: Any, *rest: Any) -> Any:
+        self.put += keys
+        return self._client.batch_put_ranges_from_ptr(keys, *rest)
+
+
+def seated(rank: Rank, address: str, settings: dict[str, Any], **pools: int) -> tuple[Player, Recorder]:
+    """Return a player and what its linker asks of the store."""
+    pools = {"tokens": 40 * PAGE, "states": 16, "layers": 4} | pools
+    player = Player.seated(rank, linker_config(address, settings), **pools)
+    linker = player.linker
+    linker.store.client = recorder = Recorder(linker.store.client)
+    return player, recorder
+
+
+def serve(player: Player, number: int, prompt: int, answer: int = 0) -> None:
+    """Compute a prompt chunk by chunk, and then some pages of an answer; all in pages."""
+    tokens = [number * 100_000 + token for token in range((prompt + answer) * PAGE)]
+    ends = [*range(CHUNK, prompt * PAGE, CHUNK), prompt * PAGE]
+    if answer:
+        ends.append((prompt + answer) * PAGE)
+    request = SimpleNamespace(rid=f"s{number}", origin_input_ids=tokens[: prompt * PAGE])
+    for end in ends:
+        with player.cache.linker.inserting(request):
+            player.compute(tokens[:end])
+
+
+def stored(rank: Rank, address: str, checkpoints: str, store_bytes: int = 0) -> dict[str, Any]:
+    """Serve a prompt of nine pages with an answer of two; return how many pages and checkpoints were put."""
+    player, recorder = seated(rank, address, {"checkpoints": checkpoints, "storeBytes": store_bytes})
+    player.step()
+    serve(player, 1, prompt=9, answer=2)
+    player.settle()
+    order = [key.rsplit("_", 1)[1] for key in recorder.put]
+    player.forget()
+    found = {}
+    for pages in (2, 4, 6, 8, 9, 11):
+        request = player.match([100_000 + token for token in range(pages * PAGE)])
+        found[str(pages)] = request.loaded // PAGE
+        player.abort(request)
+    return {"kv": order.count("kv"), "checkpoints": order.count("temporal"), "found": found}
+
+
+def order_of_puts(rank: Rank, address: str) -> bool:
+    """Store one node; return whether its checkpoint was put first and its pages leaf first."""
+    player, recorder = seated(rank, address, {"rpcParallelism": 1})
+    node = player.compute(list(range(7 * PAGE)))
+    player.settle()
+    hashes = [*player.cache.get_prefix_hash_values(node), *player.cache.tree_core.get_hash_values(node)]
+    leaf = recorder.put[0]
+    kv = [key for key in recorder.put if key.endswith("_kv")]
+    return (
+        hashes[-1] in leaf
+        and leaf.endswith("_temporal")
+        and all(page in key for page, key in zip(reversed(hashes), kv, strict=True))
+    )
+
+
+def agreement(rank: Rank, address: str, seed: int, skew_ms: int) -> dict[str, Any]:
+    """Serve random prompts on ranks whose clocks differ and whose pauses are their own; return what was decided.
+
+    The clocks run 2,000 times as fast, so that minutes pass.
+    """
+    real, own, shared = time.monotonic_ns, random.Random(f"{seed}-{rank.rank}"), random.Random(seed)
+    time.monotonic_ns = lambda: real() * 2000 + rank.rank * skew_ms * MILLION
+    player, recorder = seated(rank, address, {"checkpoints": "Adaptive", "storeBytes": 24 << 20})
+    times: list[int] = []
+    for number in range(40):
+        serve(player, seed * 1000 + number, prompt=shared.randint(1, 12), answer=shared.randint(0, 2))
+        time.sleep(own.random() * 0.01)
+        player.step()
+        times.append(player.linker.writing.now_ms)
+        if shared.random() < 0.3:
+            player.settle()
+    player.settle()
+    return {
+        # Nodes that wait are put together, so only the order depends on a rank's own speed.
+        "checkpoints": sorted(key.rsplit("_tp", 1)[0] for key in recorder.put if key.endswith("_temporal")),
+        "times": times,
+    }

@@ -1,0 +1,45 @@
+"""What the write policy stores, on the real tree and store; and that ranks decide alike whatever their clocks say."""
+
+from __future__ import annotations
+
+import pytest
+
+from cpuengine.store import Store
+from ranklab import RankLab
+
+pytestmark = pytest.mark.engine
+
+NOWHERE = {"2": 0, "4": 0, "6": 0, "8": 0}
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "store_bytes", "put", "found"),
+    [
+        ("All", 0, 6, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 11}),
+        ("Adaptive", 0, 5, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 9}),
+        ("Adaptive", 1, 1, NOWHERE | {"9": 9, "11": 9}),
+        ("PromptEnd", 0, 1, NOWHERE | {"9": 9, "11": 9}),
+    ],
+    ids=["All", "Adaptive in a roomy store", "Adaptive in a tiny store", "PromptEnd"],
+)
+def test_each_policy_stores_all_kv_and_its_own_checkpoints(
+    rank_lab: RankLab, store: Store, checkpoints: str, store_bytes: int, put: int, found: dict[str, int]
+) -> None:
+    """A prompt of nine pages in chunks of two, with an answer of two pages; a prefix is found where a checkpoint is."""
+    (seen,) = rank_lab.run("policies.stored", address=store.address, checkpoints=checkpoints, store_bytes=store_bytes)
+    assert seen["kv"] == 11
+    assert seen["checkpoints"] == put
+    assert seen["found"] == found
+
+
+def test_a_node_is_put_leaf_first_and_its_checkpoint_before_it(rank_lab: RankLab, store: Store) -> None:
+    assert rank_lab.run("policies.order_of_puts", address=store.address) == [True]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ranks_whose_clocks_differ_store_the_same(rank_lab: RankLab, store: Store, seed: int) -> None:
+    first, second = rank_lab.run("policies.agreement", ranks=2, address=store.address, seed=seed, skew_ms=37_000)
+    assert first["times"] == second["times"]
+    assert first["times"][-1] > first["times"][0]
+    assert first["checkpoints"] == second["checkpoints"]
+    assert 0 < len(first["checkpoints"]) < 40 * 4, "the policy had something to decide"
