@@ -16,9 +16,14 @@ class Backlog:
 
     def __init__(self, pool_pages: Mapping[str, int], percent: int) -> None:
         """Allow unfinished offloads ``percent`` of each pool's pages, at least one."""
-        self._most = {pool: max(1, pages * percent // 100) for pool, pages in pool_pages.items()}
+        self._pool_pages = dict(pool_pages)
+        self.allow(percent)
         self._held = dict.fromkeys(pool_pages, 0)
         self._nodes: deque[dict[str, int]] = deque()
+
+    def allow(self, percent: int) -> None:
+        """Change the part that may be held; what waits already goes on waiting."""
+        self._most = {pool: max(1, pages * percent // 100) for pool, pages in self._pool_pages.items()}
 
     def admits(self, pages: Mapping[str, int]) -> bool:
         """Return whether a node of these pages may be stored, too; the first one always may."""

@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from .device import DevicePages
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
 from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
+from .live import NONE, LiveSettings
 from .loads import Loads
 from .lookups import Found, Lookups
 from .metrics import LinkerMetrics
@@ -82,7 +84,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         require_tested({entry.distribution: _installed_version(entry.distribution) for entry in TESTED})
         require_hooks(dead_hooks())
         extra = dict(extra_config or {})
-        self.settings = Settings.from_mapping(extra.pop(SECTION, {}))
+        base = Settings.from_mapping(extra.pop(SECTION, {}))
+        self._live = LiveSettings(Path(base.live_file), base)
+        self.version, self.settings = NONE, base
         self.position = _rank_position(params)
         address = extra.get("standalone_address") or os.environ.get("UMBP_STANDALONE_ADDRESS")
         # Before there is a client: a store that is replaced meanwhile is then noticed afterwards.
@@ -113,7 +117,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             chunk=_chunk_tokens(server_args), grid=mamba_checkpoint_grid(self.page_size),
         )  # fmt: skip
         self._upkeep = Upkeep(
-            watch, self._address, self._calls, self._lookups, self.metrics,
+            watch, self._address, self._calls, self._lookups, self.metrics, self._live,
             load_deadline_seconds=self.settings.load_deadline_seconds,
             oldest_offload=self._offloads.oldest_seconds, rank=self.position.tensor,
         )  # fmt: skip
@@ -177,6 +181,21 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             raise
         self.store.client = fresh.client
         return old
+
+    @property
+    def newest_settings(self) -> tuple[int, Settings]:
+        """The settings that this rank has read last, and their version; in force are ``settings`` of ``version``."""
+        return self._live.latest
+
+    def adopt(self, version: int, settings: Settings) -> None:
+        """Bring settings into force that every rank has read."""
+        self.version, self.settings = version, settings
+        self._mover.configure(settings)
+        self._offloads.configure(settings)
+        self._upkeep.load_deadline_seconds = settings.load_deadline_seconds
+        self.writing.configure(settings)
+        self.metrics.settings(settings)
+        logger.info("live settings in force: %s", settings.to_mapping())
 
     def _announce(self) -> None:
         layout = KeyLayout.AUTO if self.scheme.shared_kv else KeyLayout.PER_RANK

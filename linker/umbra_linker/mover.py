@@ -30,6 +30,12 @@ class Mover:
             ParallelCalls(settings.rpc_parallelism, f"umbra-{kind}-{rank}") for kind in ("exists", "read", "write")
         )
 
+    def configure(self, settings: Settings) -> None:
+        """Take other bounds from the next call on."""
+        self._pages = settings.chunk_pages
+        for calls in (self._exists_calls, self._read_calls, self._write_calls):
+            calls.limit = settings.rpc_parallelism
+
     def exists(self, pages: Sequence[str], keys_of: Callable[[Sequence[str]], list[str]]) -> list[bool]:
         """Return for each page whether all of its objects exist.
 

@@ -20,6 +20,7 @@ from .mover import Mover
 from .planning import SkipReason, owned_pages
 from .policy import leaf_first
 from .recent import RecentPages
+from .settings import Settings
 from .transfers import TaskQueue
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,10 @@ class Offloads:
             self._run, f"umbra-offload-{position.tensor}", weigh=lambda task: _widest(task.transfers),
             most=coalesce_pages,
         )  # fmt: skip
+
+    def configure(self, settings: Settings) -> None:
+        """Take other bounds from the next node on."""
+        self._backlog.allow(settings.offload_backpressure_percent)
 
     def admits(self, transfers: list[Any]) -> bool:
         """Return whether a node of these transfers may be submitted; count it as skipped if not.

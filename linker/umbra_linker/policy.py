@@ -112,7 +112,8 @@ class CheckpointPolicy:
 
     def __init__(self, store_bytes: int | None, chunk: int) -> None:
         """Take the capacity of the store (None: not known, nothing is thinned) and the tokens of a chunk."""
-        self._store_bytes = store_bytes
+        self.store_bytes = store_bytes
+        """May be changed between nodes."""
         self._chunk = chunk
         self._rate = WriteRate()
 
@@ -139,8 +140,8 @@ class CheckpointPolicy:
             checkpoint_bytes: of its checkpoint on all ranks.
         """
         window = WINDOW_MILLISECONDS
-        if self._store_bytes is not None:
-            window = self._rate.window_ms(now_ms, self._store_bytes)
+        if self.store_bytes is not None:
+            window = self._rate.window_ms(now_ms, self.store_bytes)
         kept = keeps_checkpoint(checkpoints, end_kind, begin, end, chunk=self._chunk, window_ms=window)
         self._rate.add(now_ms, kv_bytes + (checkpoint_bytes if kept else 0))
         return kept

@@ -78,6 +78,9 @@ class Settings:
     store_bytes: int = 0
     """Capacity of the store, at most ``MOST_STORE_BYTES``; 0: not known, and ``Adaptive`` drops no chunk end."""
 
+    live_file: str = "/run/umbra/live.json"
+    """File of settings that change while the engine runs; without it nothing does."""
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Settings:
         """Parse camelCase names. Absent names take their default.
@@ -103,7 +106,19 @@ class Settings:
             offload_backpressure_percent=_whole("offloadBackpressurePercent", given["offloadBackpressurePercent"], 100),
             checkpoints=_choice("checkpoints", given["checkpoints"], Checkpoints),
             store_bytes=_whole("storeBytes", given["storeBytes"], MOST_STORE_BYTES, least=0),
+            live_file=_text("liveFile", given["liveFile"]),
         )
+
+    def updated(self, live: Mapping[str, object]) -> Settings:
+        """Return the settings with those of ``live`` that can change in a running engine.
+
+        Other names are ignored: whoever wrote them may be newer.
+
+        Raises:
+            SettingsError: for a value that is not allowed.
+        """
+        known = {name: value for name, value in live.items() if name in _FIELDS and name not in _FIXED}
+        return self.from_mapping(self.to_mapping() | known)
 
     def to_mapping(self) -> dict[str, object]:
         """Return the JSON form; ``from_mapping`` of it gives an equal object."""
@@ -116,6 +131,7 @@ class Settings:
             "offloadBackpressurePercent": self.offload_backpressure_percent,
             "checkpoints": str(self.checkpoints),
             "storeBytes": self.store_bytes,
+            "liveFile": self.live_file,
         }
 
 
@@ -128,7 +144,10 @@ _FIELDS = (
     "offloadBackpressurePercent",
     "checkpoints",
     "storeBytes",
+    "liveFile",
 )
+_FIXED = ("keyLayout", "liveFile")
+"""What an engine keeps for its whole life: the names of its objects, and where it looks."""
 
 
 def _choice(name: str, raw: object, choices: type[Choice]) -> Choice:
@@ -136,6 +155,12 @@ def _choice(name: str, raw: object, choices: type[Choice]) -> Choice:
         return choices(raw)
     allowed = " or ".join(repr(str(choice)) for choice in choices)
     raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to {allowed}")
+
+
+def _text(name: str, raw: object) -> str:
+    if isinstance(raw, str):
+        return raw
+    raise SettingsError(f"linker setting {name!r} is {raw!r}: set it to a text")
 
 
 def _whole(name: str, raw: object, most: int, *, least: int = 1) -> int:

@@ -25,7 +25,8 @@ class ParallelCalls:
 
     def __init__(self, limit: int, name: str) -> None:
         """At most ``limit`` calls at once; threads start when a second call has something to do."""
-        self._limit = limit
+        self.limit = limit
+        """May be changed between calls; threads that exist stay."""
         self._name = name
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -36,11 +37,12 @@ class ParallelCalls:
         Raises:
             Exception: the first one in order, after every call has ended.
         """
-        if len(arguments) <= 1 or self._limit <= 1:
+        limit = self.limit
+        if len(arguments) <= 1 or limit <= 1:
             return [call(argument) for argument in arguments]
         outcomes: list[Result | BaseException | None] = [None] * len(arguments)
         pending = iter(range(len(arguments)))
-        helpers = min(self._limit, len(arguments)) - 1
+        helpers = min(limit, len(arguments)) - 1
         done = threading.Semaphore(0)
 
         def run() -> None:

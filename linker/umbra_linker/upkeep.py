@@ -1,4 +1,4 @@
-"""What a rank does every second beside the scheduler: watch the store, end it, connect anew, publish ages."""
+"""What a rank does every second beside the scheduler: mind the store, read live settings, publish ages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from .connection import StoreWatch
+from .live import LiveSettings
 from .lookups import Lookups
 from .metrics import LinkerMetrics
 from .probe import alive
@@ -28,6 +29,7 @@ class Upkeep:
         calls: CallClock,
         lookups: Lookups,
         metrics: LinkerMetrics,
+        live: LiveSettings,
         *,
         load_deadline_seconds: int,
         oldest_offload: Callable[[], float],
@@ -41,6 +43,7 @@ class Upkeep:
             calls: which calls are under way.
             lookups: may ask again once the store speaks.
             metrics: of this rank.
+            live: settings that are looked for.
             load_deadline_seconds: how long a call of a load may stay unanswered.
             oldest_offload: seconds.
             rank: names the thread.
@@ -50,7 +53,9 @@ class Upkeep:
         self._calls = calls
         self._lookups = lookups
         self._metrics = metrics
-        self._load_deadline_seconds = load_deadline_seconds
+        self._live = live
+        self.load_deadline_seconds = load_deadline_seconds
+        """May be changed."""
         self._oldest_offload = oldest_offload
         self._heartbeat = Heartbeat(self._beat, INTERVAL_SECONDS, f"umbra-heartbeat-{rank}")
 
@@ -64,6 +69,7 @@ class Upkeep:
             if self._watch.look():
                 self._metrics.reconnected()
         self._lookups.mend(self._store_speaks)
+        self._live.look()
         self._metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._oldest_offload())
 
     def _store_speaks(self) -> bool:
@@ -76,7 +82,7 @@ class Upkeep:
         can write to them any more. Each rank decides alone: a dead store answers all ranks.
         """
         age = self._calls.oldest_seconds(Operation.READ)
-        if age <= self._load_deadline_seconds:
+        if age <= self.load_deadline_seconds:
             return
         logger.error("the store has not answered a load for %.0f s; killing it", age)
         if watch.kill():

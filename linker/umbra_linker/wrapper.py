@@ -38,10 +38,14 @@ def wrapper_class() -> type:
         # ---- agreement ----
 
         def agree(self) -> None:
-            """Take what all ranks have: the offloads that ended, and the time. Called in every scheduler step."""
-            mine = [self.num_completed_offloads(), time.monotonic_ns() // 1_000_000]
-            ended, now_ms = self._least(mine)
+            """Take what all ranks have: ended offloads, the time, settings. Called in every scheduler step."""
+            # Taken once: the file may be read anew at any moment, on one rank earlier than on the other.
+            version, settings = self.cache_linker.newest_settings
+            now_ms = time.monotonic_ns() // 1_000_000
+            ended, now_ms, least, most = self._least([self.num_completed_offloads(), now_ms, version, -version])
             self.cache_linker.writing.agree(now_ms)
+            if least == -most != self.cache_linker.version:
+                self.cache_linker.adopt(version, settings)
             successes = self.take_completed_offloads(ended)
             if successes:
                 self.commit_completed_offloads([bool(one) for one in self._least([int(one) for one in successes])])

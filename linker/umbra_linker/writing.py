@@ -51,15 +51,20 @@ class Writing:
             chunk: tokens that the engine computes between two checkpoints.
             grid: checkpoints stand at multiples of so many tokens.
         """
-        self._settings = settings
         self._metrics = metrics
         self._checkpoint_bytes = page_bytes.get(MAMBA_POOL, 0)
         self._kv_bytes = sum(size for pool, size in page_bytes.items() if pool != MAMBA_POOL)
         self._page = page
         self._grid = grid
-        self._policy = CheckpointPolicy(settings.store_bytes or None, chunk)
+        self._policy = CheckpointPolicy(None, chunk)
+        self.configure(settings)
         self.now_ms = 0
         """The time that all ranks have: of the rank whose clock is furthest behind."""
+
+    def configure(self, settings: Settings) -> None:
+        """Take other settings from the next node on."""
+        self._checkpoints = settings.checkpoints
+        self._policy.store_bytes = settings.store_bytes or None
 
     def agree(self, now_ms: int) -> None:
         """Take the reduced time."""
@@ -72,7 +77,7 @@ class Writing:
         kind = boundary(node.end, node.prompt, self._grid)
         new_pages = (node.end - max(node.begin, min(node.restored, node.end))) // self._page
         kept = self._policy.takes(
-            self.now_ms, self._settings.checkpoints, kind, node.begin, node.end,
+            self.now_ms, self._checkpoints, kind, node.begin, node.end,
             kv_bytes=new_pages * self._kv_bytes,
             checkpoint_bytes=self._checkpoint_bytes if new_pages else 0,
         )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cpuengine.store import Store
@@ -43,3 +45,15 @@ def test_ranks_whose_clocks_differ_store_the_same(rank_lab: RankLab, store: Stor
     assert first["times"][-1] > first["times"][0]
     assert first["checkpoints"] == second["checkpoints"]
     assert 0 < len(first["checkpoints"]) < 40 * 4, "the policy had something to decide"
+
+
+def test_live_settings_come_into_force_in_the_same_step_on_every_rank(
+    rank_lab: RankLab, store: Store, tmp_path: Path
+) -> None:
+    """One rank reads the file a second before the other."""
+    first, second = rank_lab.run("policies.switched", ranks=2, address=store.address, folder=str(tmp_path))
+    assert first == second
+    assert first["in force"][:25] == ["PromptEnd"] * 25
+    assert first["in force"][-1] == "All"
+    assert first["parallelism"] == 2
+    assert (first["checkpoints before"], first["checkpoints after"]) == (1, 3)

@@ -46,6 +46,7 @@ def test_defaults() -> None:
         "offloadBackpressurePercent": 75,
         "checkpoints": "Adaptive",
         "storeBytes": 0,
+        "liveFile": "/run/umbra/live.json",
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,4 +103,28 @@ def agreement(rank: Rank, address: str, seed: int, skew_ms: int) -> dict[str, An
         # Nodes that wait are put together, so only the order depends on a rank's own speed.
         "checkpoints": sorted(key.rsplit("_tp", 1)[0] for key in recorder.put if key.endswith("_temporal")),
         "times": times,
+    }
+
+
+def switched(rank: Rank, address: str, folder: str) -> dict[str, Any]:
+    """Change the live settings of one rank, later of the other; return what was in force in each step, and stored."""
+    file = Path(folder, f"live-{rank.rank}.json")
+    player, recorder = seated(rank, address, {"checkpoints": "PromptEnd", "liveFile": str(file)})
+    serve(player, 1, prompt=6)
+    in_force = []
+    for step in range(60):
+        if step == 25 * rank.rank:
+            file.write_text(json.dumps({"revision": "0" * 12, "live": {"checkpoints": "All", "rpcParallelism": 2}}))
+        player.step()
+        in_force.append(str(player.linker.settings.checkpoints))
+        time.sleep(0.05)
+    player.settle()
+    before = len(recorder.put)
+    serve(player, 2, prompt=6)
+    player.settle()
+    return {
+        "in force": in_force,
+        "checkpoints before": len([key for key in recorder.put[:before] if key.endswith("_temporal")]),
+        "checkpoints after": len([key for key in recorder.put[before:] if key.endswith("_temporal")]),
+        "parallelism": player.linker.settings.rpc_parallelism,
     }
