@@ -71,7 +71,7 @@ generate: $(VENV)/done ## Writes CRDs and reference pages from the API models
 check: $(VENV)/done ## Formatting, lint, types, import rules, generated files, names and the file map
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy -p umbra_operator -p umbra_linker -p umbra_agent -p umbra_images -p localcluster -p localstack -p cpuengine -p faultproxy
+	@$(BIN)/mypy -p umbra_operator -p umbra_linker -p umbra_agent -p umbra_sim -p umbra_images -p localcluster -p localstack -p cpuengine -p faultproxy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m umbra_operator.codegen --check
 	@$(BIN)/pytest --quiet --no-header tests/contract/test_tree.py tests/contract/test_architecture.py

@@ -1,0 +1,41 @@
+"""Opening traces: plain, gz, xz or zst, told apart by their first bytes and not by their names."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+from pathlib import Path
+from typing import IO, cast
+
+from umbra_sim.errors import InputError
+
+_GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+
+
+def open_trace(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed on the way.
+
+    Raises:
+        InputError: when it does not exist, or is zst and the package for it is not installed.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(6)
+        if head.startswith(_GZIP):
+            return cast("IO[bytes]", gzip.open(path, "rb"))
+        if head.startswith(_XZ):
+            return lzma.open(path, "rb")
+        if head.startswith(_ZSTD):
+            return _zstd(path)
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def _zstd(path: Path) -> IO[bytes]:
+    try:
+        import zstandard  # noqa: PLC0415 - a trace in another form needs no such package
+    except ImportError as error:
+        raise InputError(f"{path} is zst: install the Python package zstandard, or give it as xz or gz") from error
+    return io.BufferedReader(zstandard.open(path, "rb"))
