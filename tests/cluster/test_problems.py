@@ -116,8 +116,11 @@ def test_every_command_has_a_bound() -> None:
     assert unbounded == []
 
 
-def test_a_full_disk_is_told_of_a_cluster_error_too() -> None:
-    problem = ClusterError("pip failed: [Errno 28] No space left on device")
+@pytest.mark.parametrize(
+    "said", ["pip failed: [Errno 28] No space left on device", "ctr: write data: no space left on device: unknown"]
+)
+def test_a_full_disk_is_told_of_a_cluster_error_too(said: str) -> None:
+    problem = ClusterError(said)
     assert (problems.sentence(problem) or "").endswith(
         "the disk is full: free some, or point UMBRA_CACHE at another disk."
     )

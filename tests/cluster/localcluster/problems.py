@@ -23,8 +23,8 @@ _REMEDIES = {
     errno.EMFILE: "too many files are open: raise `ulimit -n`",
     errno.ENOENT: "it is not there: install it, or try again if something removed it meanwhile",
 }
-# How tools that we run say the same; what they were asked to do is then beside the point.
-_FULL = ("No space left on device", "Disk quota exceeded")
+# How tools that we run say the same, Go's in lower case; what they were asked to do is then beside the point.
+_FULL = ("no space left on device", "disk quota exceeded")
 
 
 def sentence(problem: BaseException) -> str | None:
@@ -49,4 +49,5 @@ def sentence(problem: BaseException) -> str | None:
 
 def about(text: str) -> str:
     """The text, with the remedy when it tells of a full disk."""
-    return f"{text.rstrip('.')}; the disk is full: {_OTHER_DISK}." if any(sign in text for sign in _FULL) else text
+    full = any(sign in text.lower() for sign in _FULL)
+    return f"{text.rstrip('.')}; the disk is full: {_OTHER_DISK}." if full else text
