@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+OBJECTS ?= 1000
 CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
@@ -19,7 +20,7 @@ export MYPYPATH := operator:linker:images:tests/lib:tests/cluster:tests/engine:t
 help: ## Lists the targets
 	@awk '/^##@ / { print ""; print substr($$0, 5) } \
 	  /^##= / { name = $$2; sub(/^##= [^ ]+ +/, ""); printf "  %-20s %s\n", name, $$0 } \
-	  /^[a-z-]+:.*## / { name = $$0; sub(/:.*/, "", name); sub(/.*## /, ""); printf "  make %-15s %s\n", name, $$0 }' \
+	  /^[a-z-]+:.*## / { name = $$0; sub(/:.*/, "", name); sub(/.*## /, ""); printf "  make %-20s %s\n", name, $$0 }' \
 	  $(firstword $(MAKEFILE_LIST))
 
 ##@ The local cluster
@@ -98,6 +99,14 @@ images: python ## Writes the operator and kit images into dist/ and prints NAME@
 	@[ -n "$(REGISTRY)" ] || { echo "error: say where you will push them: make images REGISTRY=registry.example.com/umbra"; exit 2; }
 	@$(PYTHON) -m umbra_images operator kit --output dist --registry $(REGISTRY)
 
+.PHONY: bench-operator
+bench-operator: $(VENV)/done ## Measures the operator with OBJECTS K3Deployments; writes build/bench/operator.json
+	@$(BIN)/python -m operatorbench --objects $(OBJECTS)
+
+.PHONY: bench-operator-page
+bench-operator-page: $(VENV)/done ## Writes the last figures into docs/explanation/operator-performance.md
+	@$(BIN)/python -m operatorbench --page
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
@@ -112,6 +121,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= UMBRA_CLUSTER names another cluster beside your own, for up, down and status: 1 to 8 of a-z and 0-9
 ##= REGISTRY registry and path in front of the images' names, for images
 ##= PYTHON the Python, 3.11 or later, that runs the local cluster and makes the virtual environment; python3
+##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise
 ##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)

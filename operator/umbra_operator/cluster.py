@@ -259,6 +259,8 @@ async def load_configuration() -> client.Configuration:
     configuration = client.Configuration()
     # The operator retries by its own queue; a retry below it would hide delays and double the writes.
     configuration.retries = None
+    # Else the client reads ~/.netrc for each request, in a thread. kopf does not look at the environment either.
+    configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(configuration)
     except config.ConfigException:

@@ -21,6 +21,12 @@ CHUNK = 500
 SERVER_SECONDS, CLIENT_SECONDS = 240, 300
 """A watch ends by the server's clock, or by ours when the server does not answer any more."""
 RETRY_SECONDS = 10
+TASKS, TASK_IDLE_SECONDS = 64, 0.02
+"""kopf's tasks, one for each object that has events, and how long one stays when there are no more.
+
+An object without a task waits for one, so the two bound the objects per second, here at 3,200. No limit at all would
+mean a task for every object of the first list. Not 0 seconds: a task of Python 3.11 would then never take an event.
+"""
 
 
 class _Endless:
@@ -28,6 +34,19 @@ class _Endless:
 
     def __iter__(self) -> Any:
         return chain((0.2, 0.5, 1, 2, 5), repeat(RETRY_SECONDS))
+
+
+class _NothingRemembered:
+    """No last state of an object: kopf copies an object for it with each event, and nothing asks for it."""
+
+    def build(self, **_: Any) -> dict[str, Any]:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
 
 
 def registry(memory: Memory, wake: Callable[[Key], None]) -> kopf.OperatorRegistry:
@@ -81,9 +100,10 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = RETRY_SECONDS
     settings.networking.error_backoffs = _Endless()
+    settings.persistence.diffbase_storage = _NothingRemembered()
     settings.queueing.error_delays = _Endless()
-    settings.queueing.worker_limit = 16
-    settings.queueing.idle_timeout = 1.0
+    settings.queueing.worker_limit = TASKS
+    settings.queueing.idle_timeout = TASK_IDLE_SECONDS
     settings.queueing.exit_timeout = 0.2
     return settings
 

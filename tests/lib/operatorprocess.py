@@ -114,6 +114,16 @@ class OperatorProcess:
         """Whether it says that it leads."""
         return self.answers("/healthz") != 0 and self.metric("leader_election_master_status") == 1
 
+    def rss_mib(self) -> float:
+        """Its resident memory."""
+        status = Path(f"/proc/{self._child.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it took so far, on all cores together."""
+        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def writes(self) -> int:
         """Requests so far that are not GET and not about its lease."""
         every = self.metric("rest_client_requests_total")
