@@ -32,6 +32,8 @@ class Memory:
         self.deployments: dict[Key, DeploymentRecord] = {}
         self.profiles: dict[str, ProfileRecord] = {}
         self._pods: dict[Key, dict[str, PodRecord]] = defaultdict(dict)
+        self._pods_by_uid: dict[str, PodRecord] = {}
+        """The same pods: whoever takes the labels off one tells another deployment's name, or none."""
         self._children: dict[Key, dict[str, ChildRecord]] = defaultdict(dict)
         self._told: set[str] = set()
         """Uids of which something was told since the last repair began."""
@@ -75,27 +77,31 @@ class Memory:
         return self._users(name)
 
     def put_pod(self, body: Mapping[str, Any]) -> set[Key]:
-        """A pod was added or changed."""
-        record = pod_record(body)
+        """A pod was added or changed; with other labels it is another deployment's, or nobody's."""
+        uid, record = body["metadata"]["uid"], pod_record(body)
+        known = self._pods_by_uid.get(uid)
+        changed = self.forget_pod(known) if known and (record is None or record.key != known.key) else set()
         if record is None:
+            return changed
+        self._told.add(uid)
+        if self._pods_by_uid.get(uid) == record:
             return set()
-        self._told.add(record.uid)
-        if self._pods[record.key].get(record.name) == record:
-            return set()
-        self._pods[record.key][record.name] = record
-        return {record.key}
+        before = self._pods[record.key].get(record.name)
+        if before and before.uid != uid:
+            del self._pods_by_uid[before.uid]
+        self._pods[record.key][record.name] = self._pods_by_uid[uid] = record
+        return changed | {record.key}
 
     def drop_pod(self, body: Mapping[str, Any]) -> set[Key]:
         """A pod is gone; another one of that name may have been seen before."""
-        record = pod_record(body)
-        self._told.add(body["metadata"]["uid"])
-        known = self._pods.get(record.key, {}).get(record.name) if record else None
-        if record is None or known is None or known.uid != record.uid:
-            return set()
-        return self.forget_pod(record)
+        uid = body["metadata"]["uid"]
+        self._told.add(uid)
+        known = self._pods_by_uid.get(uid)
+        return self.forget_pod(known) if known else set()
 
     def forget_pod(self, pod: PodRecord) -> set[Key]:
         """A pod is known to be gone."""
+        del self._pods_by_uid[pod.uid]
         del self._pods[pod.key][pod.name]
         if not self._pods[pod.key]:
             del self._pods[pod.key]
@@ -138,7 +144,7 @@ class Memory:
 
     def pods(self) -> Iterable[PodRecord]:
         """Every pod of every deployment."""
-        return (pod for pods in self._pods.values() for pod in pods.values())
+        return self._pods_by_uid.values()
 
     def observe(self, key: Key) -> Observed | None:
         """One frozen value of all that concerns ``key``; None when the deployment is gone."""

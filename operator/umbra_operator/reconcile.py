@@ -186,7 +186,7 @@ class Reconciler:
         self._memory.drop_child(key, kind)
 
     async def _create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Creates a pod, or finds the one of that name that is ours and was not seen yet.
+        """Creates a pod, or finds the one of that name that is ours and was not seen yet, or had its labels taken off.
 
         Raises SpecInvalid when the name belongs to somebody else's pod.
         """
@@ -203,7 +203,12 @@ class Reconciler:
             held = await self._cluster.get(PODS, namespace, name)
         if controller_uid(held["metadata"]) != controller_uid(manifest["metadata"]):
             raise errors.SpecInvalid(Reason.NAME_CONFLICT, taken("pod", name))
-        return held
+        meta, labels = held["metadata"], manifest["metadata"]["labels"]
+        if labels.items() <= (meta.get("labels") or {}).items():
+            return held
+        logger.warning("pod %s had other labels than it was made with; giving them back", name)
+        given = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "labels": labels}
+        return await self._cluster.patch(PODS, namespace, name, {"metadata": given})
 
     async def _write_status(self, observed: Observed, wanted: dict[str, Any]) -> None:
         deployment = observed.deployment

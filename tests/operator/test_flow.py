@@ -18,6 +18,7 @@ from operatorprocess import OperatorProcess, grant, kubeconfig, revoke
 from product import ROOT, install_crds
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
+from umbra_operator.render import names
 
 pytestmark = pytest.mark.apiserver
 
@@ -266,6 +267,14 @@ def test_without_its_profile_an_engine_goes_on_and_a_late_profile_is_found(stack
     after = stack.pods()["k3-0-0"]["metadata"]
     assert (after["uid"], after["resourceVersion"]) == (before["uid"], before["resourceVersion"])
     assert stack.conditions()["Available"]["status"] == "True"
+
+
+def test_a_relabelled_pod_gets_its_labels_back_and_its_engine_goes_on(serving: Stack) -> None:
+    before, path = serving.pods()["k3-0-0"]["metadata"], f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-0"
+    serving.api("PATCH", path, {"metadata": {"labels": {names.LABEL_DEPLOYMENT: "other"}}}, MERGE)
+    eventually(lambda: serving.pods()["k3-0-0"]["metadata"]["labels"] == before["labels"], "the label is back")
+    eventually(serving.ready, "nothing was lost")
+    assert {name: pod["metadata"]["uid"] for name, pod in serving.pods().items()} == {"k3-0-0": before["uid"]}
 
 
 def test_deletion_takes_every_child_along(serving: Stack) -> None:

@@ -63,6 +63,30 @@ def test_the_end_of_an_old_object_does_not_hide_the_new_one_of_its_name() -> Non
     assert memory.drop_deployment(KEY, "d2") == {KEY}
 
 
+def test_a_pod_with_other_labels_is_no_longer_remembered_under_its_old_deployment() -> None:
+    def relabelled(**labels: str | None) -> dict[str, Any]:
+        body = pod()
+        kept = {**body["metadata"]["labels"], **labels}
+        body["metadata"]["labels"] = {key: value for key, value in kept.items() if value is not None}
+        return body
+
+    for body, others in (
+        (relabelled(**{names.LABEL_DEPLOYMENT: "other"}), {(NAMESPACE, "other")}),
+        (relabelled(**{names.LABEL_ORDINAL: "none"}), set()),
+        (relabelled(**{names.LABEL_DEPLOYMENT: None}), set()),
+    ):
+        memory = filled()
+        assert memory.put_pod(body) == {KEY} | others
+        assert memory.put_pod(body) == set()
+        observed = memory.observe(KEY)
+        assert observed and observed.pods == ()
+        assert len([*memory.pods()]) == len(others)
+        assert memory.drop_pod(body) == others
+    memory = filled()
+    gone = relabelled(**{names.LABEL_DEPLOYMENT: None})
+    assert memory.drop_pod(gone) == {KEY}, "a watch by label says DELETED when the label goes"
+
+
 LISTS: Mapping[str, Sequence[Any]] = {
     "deployment": [stored(deployment(), "d1")],
     "profile": [stored(profile(), "p1")],
