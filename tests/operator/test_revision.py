@@ -1,10 +1,15 @@
 """Revisions: what was said counts, not how it was written and not what this operator makes of it."""
 
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import yaml
 
 from builders import deployment_spec, profile_spec
+from umbra_operator.api.base import Model
+from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.render.revision import Revision, revision
 
 
@@ -69,3 +74,32 @@ def test_a_profile_with_another_name_and_the_same_content_changes_nothing_and_an
 def test_the_hash_itself_is_a_contract() -> None:
     """Another value here means that this version of the operator replaces every pod of its users."""
     assert of() == Revision(launch="a8edd5160e9f", pod="e49ac3aa8c1d")
+
+
+DEFAULTS = Path(__file__).parent / "golden" / "defaults.yaml"
+
+
+def _defaults(model: type[Model], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Every default that says something, by dotted path on the wire; those inside of lists and options too."""
+    for name, field in model.model_fields.items():
+        path = f"{prefix}.{field.alias or name}"
+        nested = [each for each in _within(field.annotation) if isinstance(each, type) and issubclass(each, Model)]
+        for each in nested:
+            yield from _defaults(each, path)
+        if not nested and not field.is_required() and field.default not in (None, [], {}, ""):
+            yield path, field.default
+
+
+def _within(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _within(argument)
+
+
+def test_a_default_is_never_another_one() -> None:
+    """Hashes leave defaults out, so a new one would give another revision to every pod whose object stores the old one.
+
+    A new field adds its default to the file. Where a default must change, bring a new field in place of the old one.
+    """
+    found = {**dict(_defaults(K3DeploymentSpec, "K3Deployment")), **dict(_defaults(K3ProfileSpec, "K3Profile"))}
+    assert yaml.safe_load(DEFAULTS.read_text()) == found
