@@ -1,0 +1,156 @@
+"""One engine's cache: its device over its store, with the linker's policy between them.
+
+A prefix can be restored up to the deepest page where the store has the KV from the device's deepest checkpoint on,
+and a checkpoint. The rest of the prompt is computed in chunks; each leaves a checkpoint, and new nodes are stored.
+What the model leaves out: time that transfers take, locks, and nodes that wait for the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from umbra_linker import policy as linker
+from umbra_sim.device import Device, Node
+from umbra_sim.policies import Policy, Recency
+from umbra_sim.tier import Objects, Tier
+from umbra_sim.trace import PAGE_TOKENS, Pages
+
+CHUNK_TOKENS = 8192
+"""Tokens of a prefill chunk (``--chunked-prefill-size``)."""
+DECODE_GRID = 256
+"""While it answers, the engine takes checkpoints at multiples of so many tokens (``mamba_track_interval``)."""
+TOUCH_MILLISECONDS = 30_000
+"""A node is touched at most so often; from 5 to 300 s the interval makes no difference."""
+_REMEMBERED_TOUCHES = 1 << 16
+_CHUNK = CHUNK_TOKENS // PAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a prompt found, in pages."""
+
+    asked: int
+    """Pages that could have been restored."""
+    device: int
+    """Pages that the device restores."""
+    hit: int
+    """Pages that device and store restore together."""
+
+
+class Cache:
+    """Device, store and policy."""
+
+    def __init__(self, policy: Policy, recency: Recency, device: Device, tier: Tier, capacity: int | None) -> None:
+        self.tier = tier
+        self._policy = policy
+        self._reads_refresh = recency is Recency.READS
+        self._device = device
+        self._checkpoints = linker.CheckpointPolicy(capacity, CHUNK_TOKENS)
+        self._touches = linker.TouchTimes(_REMEMBERED_TOUCHES)
+        self._page_numbers = 0
+
+    def new_pages(self, count: int) -> int:
+        """Return the first of ``count`` page numbers that nobody has."""
+        first = self._page_numbers
+        self._page_numbers += count
+        self.tier.reserve(self._page_numbers)
+        return first
+
+    def prefill(self, pages: Pages, prompt: int, now: float) -> Lookup:
+        """Look a prompt up, restore what there is, compute and store the rest.
+
+        Args:
+            pages: the prompt's.
+            prompt: tokens of the prompt; at least one is always computed.
+            now: seconds.
+        """
+        asked = min((prompt - 1) // PAGE_TOKENS, len(pages))
+        matched, anchor = self._device.match(pages, asked)
+        kv, start = matched.end, anchor.end
+        if start and self._policy.touch:
+            self._touch(anchor, pages[:start], now)
+        hit = self._stored(pages, start, asked)
+        node = self._restore(matched, pages, kv, hit) if hit > start else matched
+        self._compute(node, pages, max(kv, hit), hit, kv, now)
+        return Lookup(asked, start, hit)
+
+    def finish(self, pages: Pages, prompt_pages: int, prompt: int, now: float) -> None:
+        """Keep what an answer added: ``pages`` are the prompt's and the answer's, up to the last checkpoint."""
+        node, _ = self._device.match(pages, prompt_pages)
+        if len(pages) > node.end:
+            leaf = self._device.insert(node, pages, len(pages))
+            self._offer(leaf, pages, node.end, prompt, now)
+
+    def _stored(self, pages: Pages, start: int, asked: int) -> int:
+        """Return up to which page the store can restore the prompt; ``start`` if nothing."""
+        present = self.tier.kv.ask(pages[start:asked])
+        run = len(present) if present.all() else int(present.argmin())
+        ends = np.flatnonzero(self.tier.checkpoints.ask(pages[start : start + run]))
+        if not len(ends):
+            return start
+        hit = start + int(ends[-1]) + 1
+        if self._reads_refresh:
+            self.tier.touch(self._objects(pages[start:hit], checkpoint=True))
+        return hit
+
+    def _restore(self, matched: Node, pages: Pages, kv: int, hit: int) -> Node:
+        """Load it; the engine offers it to the store again, which has it."""
+        if hit > kv:
+            node = matched = self._device.insert(matched, pages, hit)
+        else:
+            node = self._device.boundary(matched, hit)
+            self._device.give_checkpoint(node)
+        node.stored = True
+        return matched
+
+    def _compute(self, node: Node, pages: Pages, known: int, hit: int, kv: int, now: float) -> None:
+        """Take a checkpoint at the end of each chunk, or where the device's KV ended, if that is inside the chunk."""
+        end = hit
+        while end < len(pages):
+            begin, end = end, min(end + _CHUNK, len(pages))
+            at = kv if begin < kv < end else end
+            if at > known:
+                leaf = self._device.insert(node, pages, at)
+                self._offer(leaf, pages, known, len(pages) * PAGE_TOKENS, now)
+                node, known = leaf, at
+            elif begin < kv:
+                self._device.give_checkpoint(self._device.boundary(node, at))
+
+    def _offer(self, leaf: Node, pages: Pages, begin: int, prompt: int, now: float) -> None:
+        """Store a new leaf: its KV, and its checkpoint if the policy takes it."""
+        end = leaf.end * PAGE_TOKENS
+        leaf.stored = self._checkpoints.takes(
+            int(now * 1000),
+            self._policy.checkpoints,
+            linker.boundary(end, prompt, PAGE_TOKENS),
+            begin * PAGE_TOKENS,
+            end,
+            kv_bytes=(leaf.end - begin) * self.tier.kv.size,
+            checkpoint_bytes=self.tier.checkpoints.size,
+        )
+        self.tier.put(self._objects(pages[begin : leaf.end], checkpoint=leaf.stored), now)
+
+    def _touch(self, anchor: Node, pages: Pages, now: float) -> None:
+        if not self._touches.due(anchor.number, int(now * 1000), TOUCH_MILLISECONDS):
+            return
+        self.tier.touch(self._objects(pages, checkpoint=True))
+        if self._policy.rewrite:
+            self._rewrite(anchor, pages, now)
+
+    def _rewrite(self, anchor: Node, pages: Pages, now: float) -> None:
+        there = self.tier.kv.has(pages)
+        checkpoint = bool(self.tier.checkpoints.has(pages[-1:])[0]) if anchor.stored else None
+        if there.all() and checkpoint is not False:
+            return
+        again = linker.rewrite(there.tolist(), checkpoint)
+        last = pages[-1:] if again.checkpoint else pages[:0]
+        self.tier.put(((self.tier.checkpoints, last), (self.tier.kv, pages[list(again.pages)])), now)
+
+    def _objects(self, pages: Pages, *, checkpoint: bool) -> Objects:
+        """The pages and the checkpoint at their end, in the policy's order: what comes first is evicted first."""
+        last = (self.tier.checkpoints, pages[-1:] if checkpoint else pages[:0])
+        if self._policy.leaf_first:
+            return last, (self.tier.kv, pages[::-1])
+        return (self.tier.kv, pages), last

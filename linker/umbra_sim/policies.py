@@ -1,0 +1,45 @@
+"""The policies that can be compared, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from umbra_linker.settings import Checkpoints
+
+
+class Recency(StrEnum):
+    """What refreshes an object in the store."""
+
+    READS = "reads"
+    """Its reads, as in UMBP 1.2.4 (measured on its host path)."""
+    WRITES = "writes"
+    """Only its write and a touch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the linker does."""
+
+    name: str
+    once: bool = True
+    """One copy of KV for all ranks."""
+    touch: bool = False
+    checkpoints: Checkpoints = Checkpoints.ALL
+    leaf_first: bool = False
+    rewrite: bool = False
+    infinite: bool = False
+    """The store never evicts."""
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy("stock", once=False),
+        Policy("kv-once"),
+        Policy("kv-once+touch", touch=True),
+        Policy("adaptive", touch=True, checkpoints=Checkpoints.ADAPTIVE, leaf_first=True),
+        Policy("adaptive+rewrite", touch=True, checkpoints=Checkpoints.ADAPTIVE, leaf_first=True, rewrite=True),
+        Policy("infinite", infinite=True),
+    )
+}
