@@ -1,0 +1,161 @@
+"""``umbra size``: which store and which policy pay, from a trace."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from umbra_operator.api.base import quantity_bytes
+
+DESCRIPTION = "Replays a trace of requests through a model of device and store, with the linker's own policy code."
+EXAMPLE = "umbra size --trace sessions.tar.xz --dram 36Gi,72Gi,145Gi --policy kv-once+touch,adaptive"
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command to the parser of ``umbra``."""
+    parser = commands.add_parser("size", help="choose store and policy from a trace", description=DESCRIPTION)
+    parser.epilog = f"Example: {EXAMPLE}"
+    add = parser.add_argument
+    add("--trace", type=Path, required=True, help="file or folder; docs/reference/trace-format.md names the formats")
+    add("--format", default="auto", choices=("auto", "agentx", "mooncake", "neutral"))
+    add("--skip-bad", action="store_true", help="leave unreadable lines and sessions out, and count them")
+    add("--dram", type=_sizes, default="36Gi,72Gi,145Gi,290Gi,580Gi", help="sizes of the store")
+    add("--policy", default="stock,kv-once+touch,adaptive,adaptive+rewrite,infinite", help="policies to compare")
+    add("--recency", default="reads", choices=("reads", "writes"), help="what refreshes an object in the store")
+    add("--watermarks", type=_watermarks, default="90,70", help="percent: evict above the first, down to the second")
+    add("--lanes", type=_positive, default=8, help="sessions at a time in a closed loop")
+    add("--idle-cap", type=_number, default=60.0, help="seconds that a user thinks at most")
+    add("--decode-rate", type=_number, default=100.0, help="tokens a second of one answer")
+    add("--device-tokens", type=_positive, default=1_140_000, help="tokens of KV on the device")
+    add("--device-checkpoints", type=_positive, default=40, help="checkpoints there besides running requests'")
+    add("--min-requests", type=_positive, default=150, help="shorter sessions are left out")
+    add("--seeds", type=_positive, default=4, help="replays of each, with other sessions at other times")
+    add("--tensor", type=_positive, default=8, help="ranks of the engine")
+    add("--dcp", type=_positive, default=1, help="decode context parallel size")
+    add("--dspark", action="store_true", help="a DSPARK draft stores its KV, too")
+    add("--output", default="table", choices=("table", "json", "csv", "html"))
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the result; progress goes to the error stream, where it is a terminal."""
+    try:
+        # numpy, which only this command needs, comes with the extra "sim".
+        from umbra_sim.errors import InputError  # noqa: PLC0415
+        from umbra_sim.output import as_csv, as_json, as_table  # noqa: PLC0415
+        from umbra_sim.page import as_html  # noqa: PLC0415
+        from umbra_sim.readers import Format, read  # noqa: PLC0415
+        from umbra_sim.sweep import sweep  # noqa: PLC0415
+    except ImportError as error:
+        print(f"error: {error}; install umbra-operator[sim]", file=sys.stderr)
+        return 2
+    writers = {"table": as_table, "json": as_json, "csv": as_csv, "html": as_html}
+    try:
+        policies = _policies(arguments.policy)
+        setup = _setup(arguments)
+        said = _progress(sys.stderr)
+        form = Format(arguments.format)
+        trace = read(
+            arguments.trace, form, skip_bad=arguments.skip_bad, progress=lambda done: said(f"read {done}", last=False)
+        )
+        said(f"read {trace.requests} requests, left out {trace.skipped} unreadable lines or sessions", last=True)
+        cells = sweep(
+            trace,
+            policies,
+            arguments.dram,
+            setup,
+            arguments.seeds,
+            lambda done, of: said(f"replayed {done} of {of}", last=done == of),
+        )
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    sys.stdout.write(writers[arguments.output](cells))
+    return 0
+
+
+def _policies(names: str) -> Any:
+    from umbra_sim.errors import InputError  # noqa: PLC0415
+    from umbra_sim.policies import POLICIES  # noqa: PLC0415
+
+    unknown = [name for name in names.split(",") if name not in POLICIES]
+    if unknown:
+        raise InputError(f"--policy: {', '.join(map(repr, unknown))} is not one of {', '.join(POLICIES)}")
+    return [POLICIES[name] for name in dict.fromkeys(names.split(","))]
+
+
+def _setup(arguments: argparse.Namespace) -> Any:
+    from umbra_sim.errors import InputError  # noqa: PLC0415
+    from umbra_sim.policies import Recency  # noqa: PLC0415
+    from umbra_sim.replay import Load  # noqa: PLC0415
+    from umbra_sim.shape import KDA_HEADS, Shape  # noqa: PLC0415
+    from umbra_sim.simulate import Setup  # noqa: PLC0415
+
+    if KDA_HEADS % arguments.tensor:
+        raise InputError(f"--tensor {arguments.tensor} does not divide the model's {KDA_HEADS} heads")
+    if arguments.tensor % arguments.dcp:
+        raise InputError(f"--dcp {arguments.dcp} does not divide --tensor {arguments.tensor}")
+    if arguments.dspark and arguments.dcp > 1:
+        raise InputError("--dspark runs with --dcp 1 only")
+    high, low = arguments.watermarks
+    return Setup(
+        shape=Shape(tensor=arguments.tensor, decode_context=arguments.dcp, draft=arguments.dspark),
+        load=Load(
+            lanes=arguments.lanes,
+            idle_cap=arguments.idle_cap,
+            decode_rate=arguments.decode_rate,
+            min_requests=arguments.min_requests,
+        ),
+        recency=Recency(arguments.recency),
+        high_percent=high,
+        low_percent=low,
+        device_tokens=arguments.device_tokens,
+        device_checkpoints=arguments.device_checkpoints,
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = sorted({quantity_bytes(part) for part in text.split(",")})
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error} (64GB is 64G, or 64Gi)") from error
+    return sizes
+
+
+def _watermarks(text: str) -> tuple[int, int]:
+    high, _, low = text.partition(",")
+    if not (high.isdigit() and low.isdigit() and 1 <= int(low) < int(high) <= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HIGH,LOW in percent, such as 90,70")
+    return int(high), int(low)
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _progress(stream: TextIO) -> Callable[..., None]:
+    """A line that is written over, at most twice a second; nothing where nobody looks."""
+    latest = 0.0
+
+    def say(text: str, *, last: bool) -> None:
+        nonlocal latest
+        if stream.isatty() and (last or time.monotonic() - latest > 0.5):
+            latest = time.monotonic()
+            stream.write(f"\r{text}\x1b[K" + ("\n" if last else ""))
+            stream.flush()
+
+    return say

@@ -1,0 +1,110 @@
+"""``umbra size`` as a user runs it: figures in four forms, and a sentence for what cannot be used."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from simtraces import growing, write_lines, write_tar
+from umbra_operator.cli.__main__ import main
+from umbra_sim.advice import advice
+from umbra_sim.sweep import Row
+
+SMALL = ["--min-requests", "10", "--seeds", "2", "--lanes", "3", "--device-checkpoints", "8"]
+POLICIES = ["--policy", "kv-once,adaptive,infinite"]
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    sessions = [growing(str(n), 20 + n, first=200 + 40 * n, step=9 + n % 4) for n in range(5)]
+    return write_tar(tmp_path / "agents.tar.xz", sessions)
+
+
+def test_json_and_csv_have_a_row_for_each_policy_and_size(agents: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["size", "--trace", str(agents), "--dram", "20Gi,40Gi", *POLICIES, *SMALL]
+    assert main([*argv, "--output", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["policy"], row["dram_bytes"] >> 30) for row in rows] == [
+        ("kv-once", 20),
+        ("kv-once", 40),
+        ("adaptive", 20),
+        ("adaptive", 40),
+        ("infinite", 20),
+    ]
+    for row in rows:
+        assert row["seeds"] == 2
+        assert 0 < row["hit_ratio"] < 1
+        assert row["bytes_per_prompt_token"] > 0
+        assert {"hit_ratio_last_half", "seconds_to_full"} <= set(row)
+    assert rows[-1]["seconds_to_full"] is None
+    assert main([*argv, "--output", "csv"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["hit_ratio"] for row in table] == [str(row["hit_ratio"]) for row in rows], "the same, run again"
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(agents: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["size", "--trace", str(agents), "--dram", "20Gi,40Gi", *POLICIES, *SMALL]
+    assert main([*argv, "--output", "html"]) == 0
+    page = capsys.readouterr().out
+    assert not re.search(r"https?://|<script|src=|@import", page)
+    for picture in re.findall(r"<svg.*?</svg>", page):
+        ElementTree.fromstring(picture)
+    assert page.count("<svg") == 4
+    assert "spec: {cache: {dram: {size: " in page
+    assert main(argv) == 0
+    assert "kv-once" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--dram", "64GB"], "64G, or 64Gi"),
+        (["--dram", "100Mi", "--min-requests", "10"], "holds not one checkpoint"),
+        (["--policy", "best"], "'best' is not one of stock, "),
+        (["--watermarks", "70,90"], "HIGH,LOW"),
+        (["--min-requests", "500"], "the longest has 24; lower --min-requests"),
+        (["--dcp", "3"], "--dcp 3 does not divide --tensor 8"),
+        (["--tensor", "7"], "does not divide the model's 96 heads"),
+        (["--lanes", "0"], "not a whole number above 0"),
+        (["--decode-rate", "nan"], "not a number above 0"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence_and_status_2(
+    agents: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    try:
+        status = main(["size", "--trace", str(agents), *arguments])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert says in said.err
+
+
+def test_an_empty_or_broken_trace_is_status_2_and_one_request_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [5]}
+    for name, lines, status in (("empty", [], 2), ("bad", [line, "x\n"], 2), ("one", [line], 0)):
+        path = write_lines(tmp_path / name, lines)
+        assert main(["size", "--trace", str(path), "--dram", "8Gi", "--output", "json"]) == status
+    said = capsys.readouterr()
+    assert json.loads(said.out)[0]["hit_ratio"] == 0
+    assert "bad line 2: not JSON" in said.err
+
+
+def row(policy: str, gib: int, ratio: float, written: float = 1.0) -> Row:
+    return Row(policy, gib << 30, 1, ratio, 0.0, ratio, written, None, 0.5, 0.0)
+
+
+def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> None:
+    rows = [row("a", 36, 0.1), row("a", 72, 0.9), row("a", 145, 0.968), row("b", 145, 0.966, 0.5), row("b", 72, 0.95)]
+    first, fragment, *cliffs = advice([*rows, row("infinite", 36, 0.969)])
+    assert first.startswith("b with 145 GiB restores 96.6%"), "as many hits for fewer bytes"
+    assert fragment.endswith("{size: 145Gi}}}")
+    assert cliffs == ["a collapses between 72 GiB (90.0%) and 36 GiB (10.0%)."]
+    assert advice([row("a", 36, 0.1), row("infinite", 36, 0.9)])[0].startswith("No size here is enough")
