@@ -58,6 +58,11 @@ class Cache:
         self.tier.reserve(self._page_numbers)
         return first
 
+    @property
+    def page_numbers(self) -> int:
+        """Page numbers that were given out are below this."""
+        return self._page_numbers
+
     def prefill(self, pages: Pages, prompt: int, now: float) -> Lookup:
         """Look a prompt up, restore what there is, compute and store the rest.
 

@@ -30,6 +30,13 @@ class Policy:
     rewrite: bool = False
     infinite: bool = False
     """The store never evicts."""
+    clairvoyant: bool = False
+    """The store knows which object is asked for next; a greedy reference, and no bound."""
+
+    @property
+    def reference(self) -> bool:
+        """Whether it only shows what is possible, and cannot be chosen."""
+        return self.infinite or self.clairvoyant
 
 
 POLICIES = {
@@ -40,6 +47,7 @@ POLICIES = {
         Policy("kv-once+touch", touch=True),
         Policy("adaptive", touch=True, checkpoints=Checkpoints.ADAPTIVE, leaf_first=True),
         Policy("adaptive+rewrite", touch=True, checkpoints=Checkpoints.ADAPTIVE, leaf_first=True, rewrite=True),
+        Policy("clairvoyant", clairvoyant=True),
         Policy("infinite", infinite=True),
     )
 }

@@ -77,14 +77,49 @@ class Counts:
         return sum(self.hits[half:]) / max(1, sum(self.prompts[half:]))
 
 
-def replay(trace: Trace, load: Load, cache: Cache, seed: int) -> Counts:
-    """Replay a trace against a cache that is empty."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A prompt or the end of its answer, as it came in a replay."""
+
+    now: float
+    share: float
+    """Of the time, that had passed."""
+    pages: Pages
+    prompt: int
+    prompt_pages: int = 0
+    """Of ``pages``, the prompt's, at the end of an answer; 0 in the step of a prompt."""
+    counted: bool = True
+
+
+@dataclass(slots=True)
+class Script:
+    """What came in a replay, in order."""
+
+    steps: list[Step] = field(default_factory=list)
+    found: list[Lookup] = field(default_factory=list)
+    """What each prompt found."""
+
+
+def replay(trace: Trace, load: Load, cache: Cache, seed: int, script: Script | None = None) -> Counts:
+    """Replay a trace against a cache that is empty, and write down what came if ``script`` is given."""
     if trace.closed:
-        return _Closed(trace, load, cache, seed).run()
-    return _open(trace, cache)
+        return _Closed(trace, load, cache, seed, script).run()
+    return _open(trace, cache, script)
 
 
-def _open(trace: Trace, cache: Cache) -> Counts:
+def repeat(script: Script, cache: Cache) -> Counts:
+    """Replay what came in an earlier replay, at the same times."""
+    counts = Counts()
+    for step in script.steps:
+        if step.prompt_pages:
+            cache.finish(step.pages, step.prompt_pages, step.prompt, step.now)
+        else:
+            _count(counts, step, cache.prefill(step.pages, step.prompt, step.now), cache)
+    _fill_curve(counts.used)
+    return counts
+
+
+def _open(trace: Trace, cache: Cache, script: Script | None) -> Counts:
     session = trace.sessions[0]
     cache.new_pages(session.page_numbers)
     begin = session.requests[0].at
@@ -92,25 +127,29 @@ def _open(trace: Trace, cache: Cache) -> Counts:
     counts = Counts()
     for request in session.requests:
         now = request.at - begin
-        found = cache.prefill(request.pages, request.prompt, now)
-        _count(counts, request, found, cache, now / length, counted=True)
+        step = Step(now, now / length, request.pages, request.prompt)
+        found = cache.prefill(step.pages, step.prompt, now)
+        _count(counts, step, found, cache)
+        if script is not None:
+            script.steps.append(step)
+            script.found.append(found)
     _fill_curve(counts.used)
     return counts
 
 
-def _count(counts: Counts, request: Request, found: Lookup, cache: Cache, share: float, *, counted: bool) -> None:
-    """Count one request; ``share`` of the time had passed."""
-    bucket = min(BUCKETS - 1, int(share * BUCKETS))
+def _count(counts: Counts, step: Step, found: Lookup, cache: Cache) -> None:
+    """Count one prompt."""
+    bucket = min(BUCKETS - 1, int(step.share * BUCKETS))
     counts.requests += 1
-    counts.prompt_tokens += request.prompt
+    counts.prompt_tokens += step.prompt
     counts.looked_up_pages += found.asked
     counts.device_pages += found.device
     counts.store_pages += found.hit - found.device
     counts.missed_pages += found.asked - found.hit
     counts.used[bucket] = cache.tier.used
-    if counted:
+    if step.counted:
         counts.hits[bucket] += found.hit * PAGE_TOKENS
-        counts.prompts[bucket] += request.prompt
+        counts.prompts[bucket] += step.prompt
 
 
 def _fill_curve(used: list[int]) -> None:
@@ -137,8 +176,9 @@ _ARRIVAL, _PREFILLED, _ANSWERED = range(3)
 class _Closed:
     """Lanes, one engine that computes prompts one after another, and answers beside each other."""
 
-    def __init__(self, trace: Trace, load: Load, cache: Cache, seed: int) -> None:
+    def __init__(self, trace: Trace, load: Load, cache: Cache, seed: int, script: Script | None) -> None:
         self._load = load
+        self._script = script
         self._cache = cache
         self._random = random.Random(seed)  # noqa: S311 - a replay is to be repeatable
         self._sessions = [s for s in trace.sessions if len(s.requests) >= load.min_requests]
@@ -187,10 +227,13 @@ class _Closed:
     def _prefill(self, lane: _Lane, now: float) -> None:
         request = lane.request
         pages = request.pages + lane.first_page
-        found = self._cache.prefill(pages, request.prompt, now)
         lane.asked += 1
-        share = now / self._load.seconds
-        _count(self._counts, request, found, self._cache, share, counted=lane.asked > COLD_REQUESTS)
+        step = Step(now, now / self._load.seconds, pages, request.prompt, counted=lane.asked > COLD_REQUESTS)
+        found = self._cache.prefill(pages, request.prompt, now)
+        _count(self._counts, step, found, self._cache)
+        if self._script is not None:
+            self._script.steps.append(step)
+            self._script.found.append(found)
         computed = request.prompt - found.hit * PAGE_TOKENS
         self._busy = True
         took = computed / self._load.prefill_rate + self._load.prefill_seconds
@@ -200,10 +243,13 @@ class _Closed:
         request = lane.request
         # The next prompt of a recorded session does not hold this answer but the recorded one.
         end = (request.prompt + request.output) // DECODE_GRID * DECODE_GRID // PAGE_TOKENS
-        if end > len(pages):
+        if end > len(pages) > 0:
             first = self._cache.new_pages(end - len(pages))
             added = np.arange(first, first + end - len(pages))
-            self._cache.finish(np.concatenate((pages, added)), len(pages), request.prompt, now)
+            step = Step(now, 0.0, np.concatenate((pages, added)), request.prompt, prompt_pages=len(pages))
+            self._cache.finish(step.pages, step.prompt_pages, step.prompt, now)
+            if self._script is not None:
+                self._script.steps.append(step)
         lane.next += 1
         if lane.next == len(lane.session.requests):
             lane.session, lane.first_page, lane.next = self._next_session()

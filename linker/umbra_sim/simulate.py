@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from umbra_sim.cache import Cache
 from umbra_sim.device import Device
+from umbra_sim.foresight import ForesightCache, ForesightTier, future
 from umbra_sim.policies import Policy, Recency
-from umbra_sim.replay import Counts, Load, replay
+from umbra_sim.replay import Counts, Load, Script, repeat, replay
 from umbra_sim.shape import Shape
 from umbra_sim.tier import Tier
 from umbra_sim.trace import PAGE_TOKENS, Trace
@@ -38,9 +39,30 @@ class Outcome:
 
 def simulate(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
     """Replay ``trace`` once."""
+    if policy.clairvoyant:
+        return _clairvoyant(trace, policy, capacity, setup, seed)
     size = None if policy.infinite else capacity
-    kv, checkpoint = setup.shape.page_bytes(once=policy.once), setup.shape.checkpoint_bytes
-    tier = Tier(kv, checkpoint, size, setup.high_percent, setup.low_percent)
-    device = Device(setup.device_tokens // PAGE_TOKENS, setup.device_checkpoints)
-    cache = Cache(policy, setup.recency, device, tier, size)
+    tier = Tier(*_object_bytes(policy, setup), size, setup.high_percent, setup.low_percent)
+    cache = Cache(policy, setup.recency, _device(setup), tier, size)
     return Outcome(replay(trace, setup.load, cache, seed), tier)
+
+
+def _clairvoyant(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
+    script = Script()
+    endless = Tier(*_object_bytes(policy, setup), None, setup.high_percent, setup.low_percent)
+    first = Cache(policy, setup.recency, _device(setup), endless, None)
+    replay(trace, setup.load, first, seed, script)
+    known = future([step for step in script.steps if not step.prompt_pages], script.found, first.page_numbers)
+    marks = (setup.high_percent, setup.low_percent)
+    tier = ForesightTier(*_object_bytes(policy, setup), capacity, marks, known)
+    cache = ForesightCache(policy, setup.recency, _device(setup), tier, capacity)
+    cache.new_pages(first.page_numbers)
+    return Outcome(repeat(script, cache), tier)
+
+
+def _object_bytes(policy: Policy, setup: Setup) -> tuple[int, int]:
+    return setup.shape.page_bytes(once=policy.once), setup.shape.checkpoint_bytes
+
+
+def _device(setup: Setup) -> Device:
+    return Device(setup.device_tokens // PAGE_TOKENS, setup.device_checkpoints)

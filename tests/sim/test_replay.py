@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from simtraces import growing, write_lines, write_tar
+from umbra_sim.cache import Cache
+from umbra_sim.device import Device
 from umbra_sim.policies import POLICIES, Recency
 from umbra_sim.readers import read
-from umbra_sim.replay import Load
+from umbra_sim.replay import Load, Script, repeat, replay
 from umbra_sim.shape import Shape
 from umbra_sim.simulate import Setup, simulate
+from umbra_sim.tier import Tier
 from umbra_sim.trace import Trace
 
 GIB = 1 << 30
@@ -56,6 +59,26 @@ def test_infinite_equals_the_ideal_of_an_open_loop_within_a_tenth_of_a_point(tmp
     counts = simulate(trace, POLICIES["infinite"], GIB, Setup(), 0).counts
     ideal = sum(512 * n for n in range(200)) / sum(512 * (n + 1) for n in range(200))
     assert counts.hit_ratio == pytest.approx(ideal, abs=0.001)
+
+
+def test_repeating_what_came_gives_the_same_counts(agents: Trace) -> None:
+    setup = Setup(load=LOAD, device_checkpoints=4)
+
+    def cache() -> Cache:
+        tier = Tier(setup.shape.page_bytes(once=True), setup.shape.checkpoint_bytes, 12 * GIB, 90, 70)
+        return Cache(POLICIES["adaptive"], Recency.READS, Device(17_000, 4), tier, 12 * GIB)
+
+    script, again = Script(), cache()
+    first = replay(agents, LOAD, cache(), 3, script)
+    again.new_pages(1_000_000)
+    assert repeat(script, again) == first
+
+
+def test_foresight_needs_a_smaller_store(agents: Trace) -> None:
+    setup = Setup(load=LOAD, device_checkpoints=2)
+    ratios = {name: simulate(agents, POLICIES[name], 6 * GIB, setup, 0).counts.hit_ratio for name in POLICIES}
+    assert ratios["clairvoyant"] > max(ratios[name] for name in ("stock", "kv-once", "kv-once+touch"))
+    assert ratios["clairvoyant"] <= ratios["infinite"] + 0.002
 
 
 def test_reads_refresh_only_in_the_model_where_they_do(agents: Trace) -> None:

@@ -102,9 +102,16 @@ def row(policy: str, gib: int, ratio: float, written: float = 1.0) -> Row:
 
 
 def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> None:
-    rows = [row("a", 36, 0.1), row("a", 72, 0.9), row("a", 145, 0.968), row("b", 145, 0.966, 0.5), row("b", 72, 0.95)]
-    first, fragment, *cliffs = advice([*rows, row("infinite", 36, 0.969)])
-    assert first.startswith("b with 145 GiB restores 96.6%"), "as many hits for fewer bytes"
+    rows = [
+        row("kv-once", 36, 0.1),
+        row("kv-once", 72, 0.9),
+        row("kv-once", 145, 0.968),
+        row("adaptive", 145, 0.966, 0.5),
+        row("adaptive", 72, 0.95),
+    ]
+    references = [row("clairvoyant", 36, 0.969), row("infinite", 36, 0.969)]
+    first, fragment, *cliffs = advice([*rows, *references])
+    assert first.startswith("adaptive with 145 GiB restores 96.6%"), "as many hits for fewer bytes"
     assert fragment.endswith("{size: 145Gi}}}")
-    assert cliffs == ["a collapses between 72 GiB (90.0%) and 36 GiB (10.0%)."]
-    assert advice([row("a", 36, 0.1), row("infinite", 36, 0.9)])[0].startswith("No size here is enough")
+    assert cliffs == ["kv-once collapses between 72 GiB (90.0%) and 36 GiB (10.0%)."]
+    assert advice([row("kv-once", 36, 0.1), row("infinite", 36, 0.9)])[0].startswith("No size here is enough")
