@@ -246,7 +246,9 @@ class KubeCluster:
                 now = time.monotonic()
                 self._later = {key: due for key, due in self._later.items() if due > now}
                 self._later[method, path] = now + wait
-            raise _error(response.status, f"{method} {path}: {_message(text)}", wait)
+            said = _status(text)
+            message = str(said.get("message") or text[:256].decode(errors="replace"))
+            raise _error(response.status, said.get("reason"), f"{method} {path}: {message}", wait)
         parsed: dict[str, Any] = json.loads(text)
         return parsed
 
@@ -294,18 +296,21 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return float(value) if value.isascii() and value.isdecimal() else 0.0
 
 
-def _error(status: int, message: str, wait: float) -> errors.UmbraError:
+def _error(status: int, reason: str | None, message: str, wait: float) -> errors.UmbraError:
     if status == 404:
         return errors.Missing(message)
     if status == 409:
         return errors.Conflict(message)
-    if status in (400, 403, 405, 413, 415, 422):
+    # The API server's word for what it cannot do with this request: an admission webhook is down, no address is free.
+    if status in (400, 403, 405, 413, 415, 422) or (status == 500 and reason == "InternalError"):
         return errors.Refused(message)
     return errors.ClusterUnavailable(message, wait)
 
 
-def _message(text: bytes) -> str:
+def _status(text: bytes) -> Mapping[str, Any]:
+    """The Status that an answer holds; empty when somebody else than the API server answered."""
     try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text[:256].decode(errors="replace")
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -33,7 +33,7 @@ class Missing(UmbraError):
 
 
 class Refused(UmbraError):
-    """The API server refused the request for what it says; the same request would be refused again."""
+    """The API server refused the request for what it says; the same one would be refused until somebody acts."""
 
 
 class LeaseLost(UmbraError):

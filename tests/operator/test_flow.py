@@ -529,6 +529,28 @@ def test_one_broken_object_does_not_stop_another_and_a_refusal_is_told(stack: St
     assert "value must be empty" in stack.conditions("broken")["Ready"]["message"]
 
 
+def test_a_webhook_that_is_down_is_told_and_nothing_else_waits_for_it(stack: Stack) -> None:
+    base, name = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", f"{stack.namespace}.test"
+    hook = {
+        "name": "down.example.test",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": stack.namespace}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    stack.api("POST", base, {"metadata": {"name": name}, "webhooks": [hook]})
+    try:
+        stack.add_profile()
+        stack.add()
+        eventually(stack.says("ConfigValid", "False", "WriteRefused"), "the webhook is told")
+        assert 'failed calling webhook "down.example.test"' in stack.conditions()["ConfigValid"]["message"]
+        assert stack.child("Service") is not None
+    finally:
+        stack.api("DELETE", f"{base}/{name}")
+    eventually(stack.ready, "it is ready once the webhook is gone", 40)
+
+
 def test_revoked_rights_and_their_return(serving: Stack, operators: Operators) -> None:
     revoke(serving.control_plane)
     try:
