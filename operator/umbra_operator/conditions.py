@@ -57,6 +57,7 @@ class Reason(StrEnum):
     DEVICES_NOT_OFFERED = "DevicesNotOffered"
     PARALLELISM_INVALID = "ParallelismInvalid"
     DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
+    VERSIONS_UNSUPPORTED = "VersionsUnsupported"
     NAME_CONFLICT = "NameConflict"
     WRITE_REFUSED = "WriteRefused"
     PASSED = "Passed"
@@ -102,9 +103,11 @@ REASONS: Mapping[Reason, str] = {
     Reason.DEVICES_NOT_OFFERED: "spec.devices.mode asks for GPUs in a way that the profile's devices do not name.",
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
     Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",
+    Reason.VERSIONS_UNSUPPORTED: "The profile's kit was not tested with its SGLang or mori, or this operator not with "
+    "that kit. Use a profile whose versions go together; the message says which do.",
     Reason.NAME_CONFLICT: "A name that Umbra needs belongs to another object, which is never touched.",
     Reason.WRITE_REFUSED: "The API server refuses an object that Umbra makes; the message is its sentence. "
-    "Correct the spec, or lift the quota or policy that it names.",
+    "Correct the spec, lift the quota or policy that it names, or repair the webhook that does not answer.",
     Reason.PASSED: "Nothing to do.",
     Reason.PENDING: "The pods have not come so far yet.",
     Reason.CHECK_FAILED: "A node does not offer what the profile requires; the message has numbers and remedy.",

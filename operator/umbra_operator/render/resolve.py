@@ -8,6 +8,7 @@ from umbra_operator.api.v1alpha1.deployment import DeviceMode, DSpark, KeyLayout
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, names, podpatch
+from umbra_operator.render.skew import check_skew
 
 HIGH_PERCENT, LOW_PERCENT = 90, 70
 """Watermarks of UMBP 1.2.4 itself."""
@@ -40,6 +41,7 @@ def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
 
     Raises SpecInvalid when spec and profile do not fit together; the message names the field and the remedy.
     """
+    check_skew(profile)
     _check_args(spec, profile)
     _check_env(spec, profile)
     _check_metadata(spec)
