@@ -26,6 +26,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "logLevel": "DEBUG",
     },
     "without CRDs": {**IMAGE, "crds.install": False},
+    "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
 }
 
 CALLS: dict[tuple[str, str], set[str]] = {

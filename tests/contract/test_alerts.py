@@ -1,0 +1,184 @@
+"""The alerts, by the real promtool: each fires for the pod that is ill, not for the other, and clears."""
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from localcluster import toolchain
+from product import CHART, IMAGE, ROOT, template
+from umbra_operator.codegen import metricspage
+
+RULES = CHART / "files" / "alerts.yaml"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+# One sample a minute: well for 30 minutes, ill for the next 60, then well for 120.
+ILL_AT, WELL_AT, END = 85, 205, 210
+
+
+def _phases(well: str, ill: str) -> str:
+    return f"{well.format(29)} {ill.format(60)} {well.format(120)}"
+
+
+def gauge(well: float, ill: float) -> str:
+    """Values of a gauge, in promtool's notation."""
+    return _phases(f"{well}x{{}}", f"{ill}x{{}}")
+
+
+def counter(well: int, ill: int) -> str:
+    """Values of a counter that grows by these a minute."""
+    first, second = 29 * well, 29 * well + 61 * ill
+    return f"0+{well}x29 {first + ill}+{ill}x60 {second + well}+{well}x120"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series of a pod that falls ill, and of one that stays as it was; `{}` in a name is the place of its labels."""
+
+    ill: dict[str, str]
+    quiet: dict[str, str]
+
+
+def _same(name: str, ill: str, quiet: str) -> Case:
+    return Case({name: ill}, {name: quiet})
+
+
+def _both(names: tuple[str, str], ill: tuple[str, str], quiet: tuple[str, str]) -> Case:
+    return Case(dict(zip(names, ill, strict=True)), dict(zip(names, quiet, strict=True)))
+
+
+_RANKS = ('umbra_linker_hit_pages_total{rank="0",%s}', 'umbra_linker_hit_pages_total{rank="1",%s}')
+_CORES = ('umbra_tree_core_info{rank="0",core="rust",%s}', 'umbra_tree_core_info{rank="1",core="python",%s}')
+_RECONCILES = tuple(
+    f'controller_runtime_reconcile_total{{controller="k3deployment",result="{result}",%s}}'
+    for result in ("error", "success")
+)
+_CALLS = tuple(f'umbra_linker_call_seconds_bucket{{op="exists",le="{le}",%s}}' for le in ("0.1", "0.5", "+Inf"))
+
+CASES = {
+    "UmbraEngineFailed": _same('umbra_agent_engine_state{state="failed",%s}', gauge(0, 1), gauge(0, 0)),
+    "UmbraEngineRestarting": _same(
+        'umbra_agent_engine_restarts_total{reason="Exited",%s}', counter(0, 1), "0x50 1x160"
+    ),
+    "UmbraLaunchDocumentRefused": _same("umbra_agent_launch_documents_refused_total{%s}", counter(0, 1), counter(0, 0)),
+    "UmbraEngineStalled": _both(
+        ("sglang:num_running_reqs{%s}", "sglang:realtime_tokens_total{%s}"),
+        (gauge(3, 3), counter(900, 0)),
+        (gauge(3, 3), counter(900, 900)),
+    ),
+    "UmbraCheckpointPoolLocked": _same("sglang:mamba_usage{%s}", gauge(0.3, 0.975), gauge(0.3, 0.85)),
+    "UmbraTreeCoreMixed": _both(_CORES, (gauge(1, 1), "_x29 1x60 stale"), (gauge(1, 1), "_x210")),
+    "UmbraRanksDiverge": _both(_RANKS, (counter(100, 100), counter(100, 80)), (counter(100, 100), counter(100, 100))),
+    "UmbraStoreNotReady": _same("umbra_agent_store_ready{%s}", gauge(1, 0), gauge(1, 1)),
+    "UmbraStoreFrozen": _same("umbra_linker_oldest_call_seconds{%s}", gauge(0, 1620), gauge(0, 5)),
+    "UmbraStoreSlow": Case(
+        dict(zip(_CALLS, (counter(100, 50), counter(100, 100), counter(100, 100)), strict=True)),
+        dict.fromkeys(_CALLS, counter(100, 100)),
+    ),
+    "UmbraBreakerOpen": _same("umbra_linker_breaker_open{%s}", gauge(0, 1), gauge(0, 0)),
+    "UmbraStoreFenced": _same("umbra_linker_fenced_stores_total{%s}", counter(0, 1), counter(0, 0)),
+    "UmbraStoreEvictionStuck": _same("umbra_agent_store_eviction_stuck_total{%s}", counter(0, 1), counter(0, 0)),
+    "UmbraHotPagesEvicted": _both(
+        ('umbra_linker_missed_pages_total{reason="evicted_recently",%s}', "umbra_linker_lookup_pages_total{%s}"),
+        (counter(0, 46), counter(100, 100)),
+        (counter(0, 10), counter(100, 100)),
+    ),
+    "UmbraLoadsFailing": _both(
+        ("umbra_linker_failed_loads_total{%s}", "umbra_linker_loads_total{%s}"),
+        (counter(0, 10), counter(100, 100)),
+        (counter(0, 1), counter(100, 100)),
+    ),
+    "UmbraOffloadBacklog": _both(
+        ('umbra_linker_skipped_offloads_total{reason="backpressure",%s}', "umbra_linker_offloads_total{%s}"),
+        (counter(0, 50), counter(100, 100)),
+        (counter(0, 5), counter(100, 100)),
+    ),
+    "UmbraOperatorAbsent": Case({"umbra_operator_last_resync_timestamp_seconds{%s}": "0+60x29 _x60 5400+60x120"}, {}),
+    "UmbraOperatorResyncStale": _same(
+        "umbra_operator_last_resync_timestamp_seconds{%s}", "0+60x29 1740x60 5400+60x120", "0+60x210"
+    ),
+    "UmbraOperatorReconcileErrors": _both(
+        _RECONCILES, (counter(0, 20), counter(60, 60)), (counter(0, 3), counter(60, 60))
+    ),
+    "UmbraCRDOutdated": _same("umbra_operator_crd_lacking_fields{%s}", gauge(0, 2), gauge(0, 0)),
+}
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    _, tool = toolchain.prometheus()
+    return subprocess.run([str(tool), *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def _series(case: Case) -> list[dict[str, str]]:
+    """The ill pod lives in the namespace `ill`, the other in `quiet`."""
+    found = []
+    for namespace, series in (("ill", case.ill), ("quiet", case.quiet)):
+        labels = f'namespace="{namespace}",umbra_dev_deployment="k3",pod="k3-0-1"'
+        found += [{"series": name % labels, "values": values} for name, values in series.items()]
+    return found
+
+
+def _firing(name: str, minute: int, fires: bool) -> dict[str, Any]:
+    # Absence has no labels to tell of.
+    label = "" if name == "UmbraOperatorAbsent" else ', namespace="ill"'
+    expected = [{"labels": f'{{alertname="{name}"{label}}}', "value": 1}] if fires else []
+    expr = f'max by (alertname, namespace) (ALERTS{{alertname="{name}",alertstate="firing"}})'
+    return {"expr": expr, "eval_time": f"{minute}m", "exp_samples": expected}
+
+
+def test_each_alert_fires_stays_quiet_and_clears(tmp_path: Path) -> None:
+    tests = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": _series(case),
+            "promql_expr_test": [_firing(name, 28, False), _firing(name, ILL_AT, True), _firing(name, WELL_AT, False)],
+        }
+        for name, case in CASES.items()
+    ]
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    path = tmp_path / "tests.yaml"
+    path.write_text(json.dumps(document))
+    result = promtool("test", "rules", str(path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert CASES.keys() == alerts().keys()
+
+
+def test_promtool_finds_no_fault() -> None:
+    result = promtool("check", "rules", "--lint-fatal", str(RULES))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_metric_of_ours_exists() -> None:
+    page = metricspage.metrics_page()
+    for name, rule in alerts().items():
+        for metric in set(re.findall(r"\b(?:umbra_(?!dev)|controller_runtime_)\w+", rule["expr"])):
+            assert f"`{metric.removesuffix('_bucket')}`" in page, (name, metric)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_alert_has_its_runbook(name: str) -> None:
+    rule = alerts()[name]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["runbook"] == f"docs/runbooks/{name}.md"
+    text = (RUNBOOKS / f"{name}.md").read_text()
+    assert re.findall(r"^#+ (.*)$", text, re.MULTILINE) == [name, "Meaning", "Confirm", "Do"]
+
+
+def test_no_runbook_is_without_its_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == alerts().keys()
+
+
+def test_the_chart_ships_exactly_these_alerts_when_asked() -> None:
+    (body,) = [body for body in template({**IMAGE, "prometheusRule.create": True}) if body["kind"] == "PrometheusRule"]
+    assert body["spec"] == yaml.safe_load(RULES.read_text())
+    assert [body for body in template(IMAGE) if body["kind"] == "PrometheusRule"] == []
