@@ -27,6 +27,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "without CRDs": {**IMAGE, "crds.install": False},
     "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
+    "scraped": {**IMAGE, "podMonitor.create": True, "podMonitor.labels": {"release": "prometheus"}},
 }
 
 CALLS: dict[tuple[str, str], set[str]] = {
@@ -128,6 +129,18 @@ def test_a_budget_keeps_one_of_several_operators(replicas: int) -> None:
     assert body["spec"]["replicas"] == replicas
     assert body["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
     assert len(of_kind(objects, "PodDisruptionBudget")) == (replicas > 1)
+
+
+def test_the_pod_monitor_finds_the_operators_and_their_port() -> None:
+    objects = template(MATRIX["scraped"])
+    (monitor,) = of_kind(objects, "PodMonitor")
+    (body,) = of_kind(objects, "Deployment")
+    pod = body["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert of_kind(template(IMAGE), "PodMonitor") == []
 
 
 def test_crds_are_the_generated_ones_and_are_kept() -> None:
