@@ -29,6 +29,7 @@ from umbra_agent.gpu_memory import GpuMemory
 from umbra_agent.kit import installed_version
 from umbra_agent.launch import Launch, child_environment
 from umbra_agent.live import LiveFile
+from umbra_agent.middleware import DRAIN_FLAG
 from umbra_agent.readiness import Probes
 from umbra_agent.report import say
 from umbra_agent.revisions import Revisions
@@ -216,7 +217,8 @@ class Supervisor:
         self._live.write(launch)
         self._phase_began = time.monotonic()
         try:
-            self._session = Session.start(launch, child_environment(os.environ, launch, self._options.kit_root))
+            environment = child_environment(os.environ, launch, self._options.kit_root)
+            self._session = Session.start(launch, {**environment, DRAIN_FLAG: str(self._options.drain_flag)})
         except OSError as error:
             say(f"The engine could not be started: {error.strerror}.")
             code = 127 if isinstance(error, FileNotFoundError) else 126

@@ -85,3 +85,16 @@ def require_hooks(dead: Collection[str]) -> None:
             "kit is on PYTHONPATH with its .dist-info, that SGLANG_PLUGINS (when set) names 'umbra', and look in the "
             "engine's log for 'Failed to execute general plugin' or 'Failed to apply hooks'"
         )
+
+
+def require_one_tokenizer(workers: int) -> None:
+    """Check that SGLang runs one tokenizer process, the only kind that it adds middleware to.
+
+    Raises:
+        LinkerRefusedError: neither the admin key nor the drain would hold in several.
+    """
+    if workers != 1:
+        raise LinkerRefusedError(
+            f"the Umbra linker refuses to start: {workers} tokenizer workers would serve without the admin key and "
+            "would not drain; leave out --tokenizer-worker-num"
+        )

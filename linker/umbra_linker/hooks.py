@@ -7,7 +7,11 @@ that raises while it runs ends the scheduler, so these stay small.
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Any
+
+from umbra_agent.middleware import ADMIN_KEY_FILE, DRAIN_FLAG, Gate, read_key
 
 from .tree_core import RUST, TreeCore, ballot, settle
 from .wrapper import wrapper_class
@@ -20,6 +24,8 @@ FALLBACK = "sglang.srt.mem_cache.unified_cache.tree_core_registry._rust_fallback
 IDLE = "sglang.srt.managers.scheduler.Scheduler.is_fully_idle"
 EVENTS = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.check_hicache_events"
 INSERT = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree"
+MIDDLEWARE = "sglang.srt.utils.auth.add_api_key_middleware"
+NEEDS_MIDDLEWARE = "sglang.srt.utils.auth.app_has_admin_force_endpoints"
 
 _seen: dict[str, Any] = {}
 """What the hooks observed in this process: the replaced classes and functions, and the tree core that was settled."""
@@ -38,6 +44,8 @@ def register_hooks() -> None:
     HookRegistry.register(IDLE, _is_fully_idle, HookType.AROUND)
     HookRegistry.register(EVENTS, _check_events, HookType.AROUND)
     HookRegistry.register(INSERT, _insert, HookType.AROUND)
+    HookRegistry.register(MIDDLEWARE, _add_gate, HookType.AROUND)
+    HookRegistry.register(NEEDS_MIDDLEWARE, _needs_middleware, HookType.AROUND)
 
 
 def dead_hooks() -> list[str]:
@@ -57,8 +65,10 @@ def dead_hooks() -> list[str]:
     # It runs only where Rust was asked for, so it cannot be asked whether it ran.
     if tree_core_registry._rust_fallback_reason is _seen.get("fallback", tree_core_registry._rust_fallback_reason):
         dead.append(FALLBACK)
-    # Importing the scheduler here would cost seconds where there is none; SGLang records what it has patched.
-    return dead + [target for target in (IDLE, EVENTS, INSERT) if target not in HookRegistry._patched]
+    # Importing the scheduler here would cost seconds where there is none; SGLang records what it has patched. What it
+    # patched in this process it patched in the server's too: both load the plugin in the same way.
+    recorded = (IDLE, EVENTS, INSERT, MIDDLEWARE, NEEDS_MIDDLEWARE)
+    return dead + [target for target in recorded if target not in HookRegistry._patched]
 
 
 def settled_tree_core() -> TreeCore:
@@ -119,6 +129,22 @@ def _insert(original: Any, cache: Any, request: Any, **options: Any) -> None:
             original(cache, request, **options)
     else:
         original(cache, request, **options)
+
+
+def _needs_middleware(original: Any, app: Any) -> bool:
+    """SGLang adds its middleware, and with it ours, only where keys are in its arguments or a route asks for one."""
+    return True
+
+
+def _add_gate(original: Any, app: Any, **keys: Any) -> None:
+    """Add ours after SGLang's, which makes it the outer one. What it raises ends the engine at start."""
+    original(app, **keys)
+    key_file, drain_flag = os.environ.get(ADMIN_KEY_FILE), os.environ.get(DRAIN_FLAG)
+    if key_file:
+        read_key(Path(key_file))
+    app.add_middleware(
+        Gate, key_file=Path(key_file) if key_file else None, drain_flag=Path(drain_flag) if drain_flag else None
+    )
 
 
 def linker_work(cache: Any) -> int:

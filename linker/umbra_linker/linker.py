@@ -32,7 +32,7 @@ from . import __version__
 from .backlog import Backlog
 from .connection import StoreWatch, epoch_at
 from .device import DevicePages
-from .guard import TESTED, LinkerRefusedError, require_hooks, require_tested
+from .guard import TESTED, LinkerRefusedError, require_hooks, require_one_tokenizer, require_tested
 from .hooks import dead_hooks, settled_tree_core
 from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
 from .live import NONE, LiveSettings
@@ -83,6 +83,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     ) -> None:
         require_tested({entry.distribution: _installed_version(entry.distribution) for entry in TESTED})
         require_hooks(dead_hooks())
+        require_one_tokenizer(server_args.tokenizer_worker_num)
         extra = dict(extra_config or {})
         base = Settings.from_mapping(extra.pop(SECTION, {}))
         self._live = LiveSettings(Path(base.live_file), base)

@@ -1,0 +1,161 @@
+"""The gate in front of the engine's HTTP server: an ASGI middleware that runs inside the engine's main process.
+
+Public routes are a list of those that serve users and of those that only tell something; every other one, also one that
+a later SGLang adds, needs the admin key. While the drain flag exists new requests are refused, running ones go on.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+ADMIN_KEY_FILE = "UMBRA_ADMIN_KEY_FILE"
+"""Variable with the path of the file that holds the admin key; no file, no key: every route is open then."""
+DRAIN_FLAG = "UMBRA_DRAIN_FLAG"
+"""Variable with the path of the drain flag; the agent sets it for its engine."""
+
+UNREAD_SECONDS = 10.0
+"""How long the body of a refused request is read on: a client that still sends would see a reset, not the answer."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Access(Enum):
+    """What a request asks for."""
+
+    OBSERVE = "observe"
+    """Tells something that no user's data is in; answered without a key, also during a drain."""
+    SERVE = "serve"
+    """Works for a user; answered without a key, and refused during a drain."""
+    ADMIN = "admin"
+    """Everything else; needs the key, and goes on during a drain: /abort_request ends what a drain waits for."""
+
+
+_OBSERVE = frozenset(
+    {
+        "/get_model_info",
+        "/health",
+        "/health_generate",
+        "/metrics",
+        "/model_info",
+        "/ping",
+        "/ready",
+        "/v1/loads",
+        "/v1/models",
+    }
+)
+_SERVE = frozenset(
+    {
+        "/generate",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/detokenize",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/tokenize",
+    }
+)
+# A model by its name, and a stored answer by its random id.
+_OBSERVE_BELOW = "/v1/models/"
+_SERVE_BELOW = "/v1/responses/"
+
+PUBLIC: Mapping[str, str] = {**dict.fromkeys(_OBSERVE, "GET"), **dict.fromkeys(_SERVE, "POST")}
+"""Paths that need no key, each with its one method."""
+
+
+def access(method: str, path: str) -> Access:
+    """Return what a request asks for. Paths are compared whole: one that SGLang would only redirect needs the key."""
+    if (method in ("GET", "OPTIONS") and path in _OBSERVE) or (method == "GET" and path.startswith(_OBSERVE_BELOW)):
+        return Access.OBSERVE
+    if method == "OPTIONS" and path in _SERVE:
+        # A browser's preflight, which does no work.
+        return Access.OBSERVE
+    if (method == "POST" and path in _SERVE) or (method in ("GET", "POST") and path.startswith(_SERVE_BELOW)):
+        return Access.SERVE
+    return Access.ADMIN
+
+
+def read_key(file: Path) -> bytes:
+    """Return the admin key. Raises OSError, or ValueError when the file holds none: "Bearer " would then be enough.
+
+    Whoever adds the gate calls it once: SGLang makes the middleware only when it serves, and logs what that raises.
+    """
+    key = file.read_bytes().strip()
+    if not key:
+        raise ValueError(f"{file} holds no admin key: write one into the Secret that is mounted there")
+    return key
+
+
+class Gate:
+    """The middleware. Both files are looked at with each request, so another key or flag needs no restart."""
+
+    def __init__(self, app: Application, *, key_file: Path | None, drain_flag: Path | None) -> None:
+        self._app = app
+        self._key_file = key_file
+        self._drain_flag = drain_flag
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, or pass it on."""
+        match scope["type"]:
+            case "http":
+                asked = access(scope["method"], scope["path"])
+                if asked is Access.ADMIN and not self._authorised(scope):
+                    return await _answer(send, 401, "this route needs the admin key as a bearer token")
+                if asked is Access.SERVE and self._draining:
+                    await _read_on(receive)
+                    # The connection may lead to this engine for ever; a new one goes to another replica.
+                    return await _answer(send, 503, "the engine drains: send it again", close=True)
+            case "websocket":
+                if self._draining or not self._authorised(scope):
+                    return await send({"type": "websocket.close", "code": 1008})
+        return await self._app(scope, receive, send)
+
+    @property
+    def _draining(self) -> bool:
+        return self._drain_flag is not None and self._drain_flag.exists()
+
+    def _authorised(self, scope: Scope) -> bool:
+        if self._key_file is None:
+            return True
+        try:
+            wanted = read_key(self._key_file)
+        except (OSError, ValueError):
+            return False
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
+        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), wanted))
+
+
+async def _read_on(receive: Receive) -> None:
+    """Read the request's body and drop it."""
+
+    async def whole() -> None:
+        more = True
+        while more:
+            message = await receive()
+            more = message["type"] == "http.request" and message.get("more_body", False)
+
+    try:
+        await asyncio.wait_for(whole(), UNREAD_SECONDS)
+    except TimeoutError:
+        return
+
+
+async def _answer(send: Send, status: int, sentence: str, *, close: bool = False) -> None:
+    """Send an error in the shape that clients of OpenAI's API read."""
+    body = json.dumps({"error": {"message": sentence, "code": status}}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

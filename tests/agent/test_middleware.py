@@ -1,0 +1,79 @@
+"""The gate where the real server cannot be brought to: web sockets, and what a client may send."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umbra_agent.middleware import Gate, Message, Receive, Scope, Send
+
+
+async def _engine(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "passed on"})
+
+
+def answers(gate: Gate, scope: dict[str, Any], body: list[Message] | None = None) -> list[Message]:
+    """What the gate sends; what of `body` it leaves unread stays in the list."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        assert body, "the request has no more"
+        return body.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(gate({"headers": [], **scope}, receive, send))
+    return sent
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    (tmp_path / "key").write_text("secret")
+    return Gate(_engine, key_file=tmp_path / "key", drain_flag=tmp_path / "drain")
+
+
+AUTHORISED = (b"authorization", b"Bearer secret")
+
+
+def test_a_web_socket_is_taken_with_the_key_and_not_in_a_drain(gate: Gate, tmp_path: Path) -> None:
+    refused, taken = [{"type": "websocket.close", "code": 1008}], [{"type": "passed on"}]
+    assert answers(gate, {"type": "websocket"}) == refused
+    assert answers(gate, {"type": "websocket", "headers": [AUTHORISED]}) == taken
+    (tmp_path / "drain").touch()
+    assert answers(gate, {"type": "websocket", "headers": [AUTHORISED]}) == refused
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"authorization", b"")],
+        [(b"authorization", b"Bearer")],
+        [(b"authorization", b"Bearer ")],
+        [(b"authorization", b"Bearer secre")],
+        [(b"authorization", b"Basic secret")],
+        [(b"authorization", "Bearer secr\u00e9t".encode())],
+        [AUTHORISED, AUTHORISED],
+    ],
+)
+def test_what_is_no_key_opens_nothing(gate: Gate, headers: list[tuple[bytes, bytes]]) -> None:
+    sent = answers(gate, {"type": "http", "method": "GET", "path": "/server_info", "headers": headers})
+    assert sent[0]["status"] == 401
+
+
+def test_without_a_key_file_every_route_is_open(tmp_path: Path) -> None:
+    gate = Gate(_engine, key_file=None, drain_flag=tmp_path / "drain")
+    assert answers(gate, {"type": "http", "method": "GET", "path": "/server_info"}) == [{"type": "passed on"}]
+
+
+def test_a_refused_request_is_read_to_its_end(gate: Gate, tmp_path: Path) -> None:
+    """A connection that is closed over unread bytes is reset, and the client never sees the 503."""
+    (tmp_path / "drain").touch()
+    body: list[Message] = [{"type": "http.request", "more_body": True}] * 3 + [{"type": "http.request"}]
+    sent = answers(gate, {"type": "http", "method": "POST", "path": "/generate"}, body)
+    assert sent[0]["status"] == 503
+    assert body == []
+    gone: list[Message] = [{"type": "http.request", "more_body": True}, {"type": "http.disconnect"}]
+    assert answers(gate, {"type": "http", "method": "POST", "path": "/generate"}, gone)[0]["status"] == 503
