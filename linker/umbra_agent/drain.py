@@ -4,6 +4,9 @@ from pathlib import Path
 
 from umbra_agent.report import say
 
+DRAIN_FLAG = "UMBRA_DRAIN_FLAG"
+"""Variable with the path of the drain flag; the agent sets it for its engine, whose middleware reads it."""
+
 
 class DrainFlag:
     """Failures are logged and never raised: an agent that ends takes the engine and its running requests with it."""

@@ -14,9 +14,6 @@ from typing import Any
 
 ADMIN_KEY_FILE = "UMBRA_ADMIN_KEY_FILE"
 """Variable with the path of the file that holds the admin key; no file, no key: every route is open then."""
-DRAIN_FLAG = "UMBRA_DRAIN_FLAG"
-"""Variable with the path of the drain flag; the agent sets it for its engine."""
-
 UNREAD_SECONDS = 10.0
 """How long the body of a refused request is read on: a client that still sends would see a reset, not the answer."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from umbra_agent.backoff import Backoff
 from umbra_agent.child import Exit
-from umbra_agent.drain import DrainFlag
+from umbra_agent.drain import DRAIN_FLAG, DrainFlag
 from umbra_agent.engine_view import (
     EngineSnapshot,
     ExitReason,
@@ -29,7 +29,6 @@ from umbra_agent.gpu_memory import GpuMemory
 from umbra_agent.kit import installed_version
 from umbra_agent.launch import Launch, child_environment
 from umbra_agent.live import LiveFile
-from umbra_agent.middleware import DRAIN_FLAG
 from umbra_agent.readiness import Probes
 from umbra_agent.report import say
 from umbra_agent.revisions import Revisions

@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from umbra_agent.middleware import ADMIN_KEY_FILE, DRAIN_FLAG, Gate, read_key
+from umbra_agent.drain import DRAIN_FLAG
+from umbra_agent.middleware import ADMIN_KEY_FILE, Gate, read_key
 
 from .tree_core import RUST, TreeCore, ballot, settle
 from .wrapper import wrapper_class

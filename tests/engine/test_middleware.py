@@ -16,7 +16,8 @@ from cpuengine.launcher import Engine, EngineExited, ForkLauncher, Launch
 from cpuengine.store import Store
 from engine_fixtures import linker_arguments
 from traffic import prompt
-from umbra_agent.middleware import ADMIN_KEY_FILE, DRAIN_FLAG, PUBLIC, Access, access
+from umbra_agent.drain import DRAIN_FLAG
+from umbra_agent.middleware import ADMIN_KEY_FILE, PUBLIC, Access, access
 
 pytestmark = pytest.mark.engine
 
