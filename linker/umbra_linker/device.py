@@ -53,6 +53,16 @@ class DevicePages:
         """Add a plan's objects with all of their layers to the batch of its pool."""
         _batch_for(plan, batches).add(owner, plan.keys, self.sizes(plan), self._linker._all_layer_ranges(plan))
 
+    def scratch(self, pool: Any) -> list[int]:
+        """Return registered addresses that nobody reads, one for each object of a page of ``pool``.
+
+        Row 0 of every pool is SGLang's: padded tokens write there. A short read of an object brings bytes of that
+        pool's own type.
+        """
+        entry = self._linker.pools[pool]
+        components = entry.buffer_meta[:1] if entry.packed else entry.buffer_meta
+        return [int(layers[0][0]) for layers in components]
+
     def sizes(self, plan: Any) -> list[int]:
         """Return the bytes of each object of a plan."""
         sizes: list[int] = list(self._object_sizes[plan.name]) * len(plan.locations)

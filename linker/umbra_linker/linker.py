@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,11 @@ from .lookups import Found, Lookups
 from .metrics import LinkerMetrics
 from .mover import Mover
 from .offloads import Offloads
+from .planning import owned_pages
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
 from .store import CallClock, MoriStore
+from .touches import Pool, Touches
 from .transfers import run_bounded
 from .upkeep import Upkeep
 from .writing import Writing
@@ -117,6 +120,10 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             self.settings, self.metrics, self._page_bytes(), page=self.page_size,
             chunk=_chunk_tokens(server_args), grid=mamba_checkpoint_grid(self.page_size),
         )  # fmt: skip
+        self.touches = Touches(
+            self.store, self.metrics, {name.value: self._touched_pool(name, device) for name in self.pools},
+            self.position.tensor,
+        )  # fmt: skip
         self._upkeep = Upkeep(
             watch, self._address, self._calls, self._lookups, self.metrics, self._live,
             load_deadline_seconds=self.settings.load_deadline_seconds,
@@ -154,6 +161,18 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
             name.value: sum(sizes) * (1 if self.scheme.shared_kv and name == PoolName.KV else self.position.tensor_size)
             for name, sizes in self._object_sizes.items()
         }
+
+    def _touched_pool(self, name: PoolName, device: DevicePages) -> Pool:
+        def keys_of(pages: Sequence[str]) -> list[str]:
+            return object_keys(self._prefix, pages, self.scheme.suffix(name.value), self._names[name])
+
+        ranks = self.position.tensor_size if self.scheme.shared_kv and name == PoolName.KV else 1
+        rank = self.position.tensor % ranks
+
+        def mine(pages: Sequence[str]) -> list[int]:
+            return owned_pages(pages, per_page=1, rank=rank, ranks=ranks)
+
+        return Pool(keys_of, device.scratch(name), mine)
 
     def _load_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
@@ -331,6 +350,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
                 "cannot be given to anybody else meanwhile: restart the store and this engine"
             )
         self._offloads.forget()
+        self.touches.forget()
         self._loads.forget()
 
     def _quiesce(self, seconds: float) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .planning import MissReason, SkipReason
+from .planning import HintResult, MissReason, SkipReason
 from .policy import Boundary
 from .settings import Settings
 from .store import Operation
@@ -41,6 +41,9 @@ class Metric:
 
 LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """Seconds, from a healthy call (tenths of a millisecond) to one into a store that does not answer."""
+
+HINT_LATENCIES = (0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.001, 0.01)
+"""Seconds of the scheduler's thread."""
 
 _PER_POOL = ("rank", "pool")
 
@@ -87,6 +90,25 @@ METRICS = (
     ),
     Metric("umbra_linker_stored_objects_total", Kind.COUNTER, "Objects this rank wrote.", "objects", _PER_POOL),
     Metric("umbra_linker_stored_bytes_total", Kind.COUNTER, "Bytes this rank wrote.", "bytes", _PER_POOL),
+    Metric(
+        "umbra_linker_touch_hints_total", Kind.COUNTER,
+        "Prefixes that the device served and the store was to count as used, by what became of it.", "prefixes",
+        ("rank", "result"),
+    ),
+    Metric(
+        "umbra_linker_touched_pages_total", Kind.COUNTER,
+        "Pages (and states) that the store was asked to count as used, by whether it had them.", "pages",
+        ("rank", "pool", "result"),
+    ),
+    Metric("umbra_linker_touch_cpu_seconds_total", Kind.COUNTER, "CPU time of the thread that touches.", "seconds"),
+    Metric(
+        "umbra_linker_touch_hint_seconds", Kind.HISTOGRAM, "Time the scheduler took for one hint.", "seconds",
+        buckets=HINT_LATENCIES,
+    ),
+    Metric(
+        "umbra_linker_rewritten_pages_total", Kind.COUNTER,
+        "Pages (and states) queued to be written again because a touch did not find them.", "pages", _PER_POOL,
+    ),
     Metric("umbra_linker_read_objects_total", Kind.COUNTER, "Objects this rank restored.", "objects", _PER_POOL),
     Metric("umbra_linker_read_bytes_total", Kind.COUNTER, "Bytes this rank restored.", "bytes", _PER_POOL),
     Metric(
@@ -157,6 +179,8 @@ class LinkerMetrics:
             self._of("umbra_linker_skipped_offloads_total", skip)
         for kind in (Boundary.CHUNK_END, Boundary.DECODE_END):
             self._of("umbra_linker_dropped_checkpoints_total", kind)
+        for result in HintResult:
+            self._of("umbra_linker_touch_hints_total", result)
         for operation in Operation:
             self._of("umbra_linker_call_seconds", operation)
 
@@ -210,6 +234,24 @@ class LinkerMetrics:
     def dropped_checkpoint(self, kind: Boundary) -> None:
         """Record a checkpoint that is not stored."""
         self._count("umbra_linker_dropped_checkpoints_total", 1, kind)
+
+    def hint_took(self, seconds: float) -> None:
+        """Record how long the scheduler took for a hint."""
+        self._of("umbra_linker_touch_hint_seconds").observe(seconds)
+
+    def hinted(self, result: HintResult, *, cpu_seconds: float = 0.0) -> None:
+        """Record what became of a hint, and the CPU time it took."""
+        self._count("umbra_linker_touch_hints_total", 1, result)
+        self._count("umbra_linker_touch_cpu_seconds_total", cpu_seconds)
+
+    def touched(self, pool: str, *, present: int, missing: int) -> None:
+        """Record pages of a pool that were touched, or were not there to be."""
+        self._count("umbra_linker_touched_pages_total", present, pool, "present")
+        self._count("umbra_linker_touched_pages_total", missing, pool, "missing")
+
+    def rewritten(self, pool: str, pages: int) -> None:
+        """Record pages that are written again."""
+        self._count("umbra_linker_rewritten_pages_total", pages, pool)
 
     def offload_ended(self, seconds: float) -> None:
         """Record how long a batch of nodes took on this rank."""

@@ -57,6 +57,19 @@ class SkipReason(StrEnum):
     """Nodes that wait for the store hold as much of a pool as they may."""
 
 
+class HintResult(StrEnum):
+    """What became of a hint; the label ``result`` of the hints."""
+
+    TOUCHED = "touched"
+    """The store was asked."""
+    OUTSTANDING = "outstanding"
+    """Too many waited."""
+    BUDGET = "budget"
+    """The thread had used its part of a core."""
+    ERROR = "error"
+    """The store gave no answer that could be used."""
+
+
 def miss_reason(pages: Sequence[str], kv_present: Sequence[bool], hit: int, recent: Container[str]) -> MissReason:
     """Say why the restorable prefix has ``hit`` pages and not more.
 

@@ -40,12 +40,31 @@ class Checkpoints(StrEnum):
     """Prompt ends only."""
 
 
+class Touch(StrEnum):
+    """Whether the store is told of prefixes that the device serves from its own memory."""
+
+    AUTO = "Auto"
+    """Wherever the store can be told: by short reads, which the tested one counts as uses."""
+    OFF = "Off"
+    """Never: the store evicts what the device serves as if nobody used it."""
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
+
+
 MOST_CALLS = 32
 """Upper bound of ``rpc_parallelism``: a store answers with at most 32 threads, and every rank has its own calls."""
 MOST_PAGES = 65536
 """Upper bound of ``chunk_pages``."""
 MOST_LOOKUP_MILLISECONDS = 10_000
 """Upper bound of ``lookup_deadline_milliseconds``: all requests of a rank stand still while a lookup is waited for."""
+
+MOST_TOUCH_SECONDS = 3600
+"""Upper bound of ``touch_interval_seconds``."""
 
 MOST_STORE_BYTES = 1 << 47
 """Upper bound of ``store_bytes``: the policy's arithmetic stays below 2**63."""
@@ -74,6 +93,14 @@ class Settings:
     """Part of each device pool that nodes waiting for the store may hold, which cannot be evicted; 1 to 100."""
 
     checkpoints: Checkpoints = Checkpoints.ADAPTIVE
+
+    touch: Touch = Touch.AUTO
+
+    touch_interval_seconds: int = 30
+    """A prefix is touched once in this time at most; 1 to ``MOST_TOUCH_SECONDS``."""
+
+    rewrite_missing: Switch = Switch.ENABLED
+    """Whether what a touch did not find in the store is written again."""
 
     store_bytes: int = 0
     """Capacity of the store, at most ``MOST_STORE_BYTES``; 0: not known, and ``Adaptive`` drops no chunk end."""
@@ -105,6 +132,9 @@ class Settings:
             load_deadline_seconds=_whole("loadDeadlineSeconds", given["loadDeadlineSeconds"], MOST_LOAD_SECONDS),
             offload_backpressure_percent=_whole("offloadBackpressurePercent", given["offloadBackpressurePercent"], 100),
             checkpoints=_choice("checkpoints", given["checkpoints"], Checkpoints),
+            touch=_choice("touch", given["touch"], Touch),
+            touch_interval_seconds=_whole("touchIntervalSeconds", given["touchIntervalSeconds"], MOST_TOUCH_SECONDS),
+            rewrite_missing=_choice("rewriteMissing", given["rewriteMissing"], Switch),
             store_bytes=_whole("storeBytes", given["storeBytes"], MOST_STORE_BYTES, least=0),
             live_file=_text("liveFile", given["liveFile"]),
         )
@@ -130,6 +160,9 @@ class Settings:
             "loadDeadlineSeconds": self.load_deadline_seconds,
             "offloadBackpressurePercent": self.offload_backpressure_percent,
             "checkpoints": str(self.checkpoints),
+            "touch": str(self.touch),
+            "touchIntervalSeconds": self.touch_interval_seconds,
+            "rewriteMissing": str(self.rewrite_missing),
             "storeBytes": self.store_bytes,
             "liveFile": self.live_file,
         }
@@ -143,6 +176,9 @@ _FIELDS = (
     "loadDeadlineSeconds",
     "offloadBackpressurePercent",
     "checkpoints",
+    "touch",
+    "touchIntervalSeconds",
+    "rewriteMissing",
     "storeBytes",
     "liveFile",
 )

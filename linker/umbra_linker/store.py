@@ -27,6 +27,7 @@ class Operation(StrEnum):
     EXISTS = "exists"
     READ = "read"
     WRITE = "write"
+    TOUCH = "touch"
 
 
 class Store(Protocol):
@@ -45,6 +46,9 @@ class Store(Protocol):
         self, keys: Sequence[str], sizes: Sequence[int], pointers: Ranges, lengths: Ranges, offsets: Ranges
     ) -> list[bool]:
         """Store each object of ``sizes`` bytes from memory; True where the store has it afterwards."""
+
+    def touch(self, keys: Sequence[str], pointers: Ranges, size: int) -> list[bool]:
+        """Count each object as used now; True where the store has it. May write ``size`` bytes at its pointer."""
 
 
 class CallClock:
@@ -103,6 +107,14 @@ class MoriStore:
         with self._calls.running(Operation.WRITE):
             answers = self.client.batch_put_ranges_from_ptr(keys, sizes, pointers, lengths, offsets)
         return _one_each(answers, keys, Operation.WRITE)
+
+    def touch(self, keys: Sequence[str], pointers: Ranges, size: int) -> list[bool]:
+        """See ``Store.touch``. The store's client has no such call: a short read counts as a use."""
+        with self._calls.running(Operation.TOUCH):
+            answers = self.client.batch_get_ranges_into_ptr(
+                list(keys), list(pointers), [[size]] * len(keys), [[0]] * len(keys)
+            )
+        return _one_each(answers, keys, Operation.TOUCH)
 
 
 def _one_each(answers: Any, keys: Sequence[str], operation: Operation) -> list[bool]:

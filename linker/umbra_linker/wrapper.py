@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from .keys import MAMBA_POOL
+from .paths import Paths
+from .policy import Rewrite, TouchTimes, rewrite
+from .settings import Switch, Touch
 from .writing import Node
 
 logger = logging.getLogger(__name__)
+
+MOST_NODES = 1 << 16
+"""Nodes of which is remembered when they were touched, and whether their checkpoint was not stored."""
+MOST_ANSWERS = 8
+"""Touched prefixes that a step looks at; each costs the ranks a number a page."""
 
 
 def wrapper_class() -> type:
     """Return the subclass of SGLang's wrapper. It behaves as SGLang's own around a linker that is not Umbra's."""
     # A local name: SGLang rebinds module globals that hold the original class to the subclass, and then recurses.
     import torch
+    from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
     from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper as Original
+    from sglang.srt.mem_cache.unified_cache.unified_cache_linker import _PendingOffload as PendingOffload
 
     class UmbraLinkerWrapper(Original):  # type: ignore[misc]  # sglang is untyped
         """Every rank calls every method with the same arguments in the same order."""
@@ -34,6 +46,12 @@ def wrapper_class() -> type:
             self._restored = 0
             """Tokens of it, from its beginning, that the store has."""
             self._restored_by: dict[str, int] = {}
+            self._touched = TouchTimes(MOST_NODES)
+            self._bare: dict[int, None] = {}
+            """Nodes whose checkpoint the policy did not store."""
+            self._paths = Paths()
+            self._hinted: deque[int] = deque()
+            """The nodes of the hints that have no answer yet, in the linker's order."""
 
         # ---- agreement ----
 
@@ -42,19 +60,101 @@ def wrapper_class() -> type:
             # Taken once: the file may be read anew at any moment, on one rank earlier than on the other.
             version, settings = self.cache_linker.newest_settings
             now_ms = time.monotonic_ns() // 1_000_000
-            ended, now_ms, least, most = self._least([self.num_completed_offloads(), now_ms, version, -version])
+            ended, answered, now_ms, least, most = self._least(
+                [self.num_completed_offloads(), self.cache_linker.touches.answered(), now_ms, version, -version]
+            )
             self.cache_linker.writing.agree(now_ms)
             if least == -most != self.cache_linker.version:
                 self.cache_linker.adopt(version, settings)
             successes = self.take_completed_offloads(ended)
             if successes:
                 self.commit_completed_offloads([bool(one) for one in self._least([int(one) for one in successes])])
+            if answered:
+                self._take_answers(min(answered, MOST_ANSWERS))
 
         def _least(self, values: list[int]) -> list[int]:
             tensor = torch.tensor(values, dtype=torch.int64)
             self.cache._all_reduce_attn_groups(tensor, torch.distributed.ReduceOp.MIN)
             reduced: list[int] = tensor.tolist()
             return reduced
+
+        # ---- touches ----
+
+        def match(self, key: Any, req: Any, result: Any) -> Any:
+            if self.ours and result.device_prefix_len:
+                self._hint(result.last_device_node, result.device_prefix_len)
+            return super().match(key, req, result)
+
+        def _hint(self, node_id: int, tokens: int) -> None:
+            """Let the store know that a prefix is in use, although nobody asks it for it."""
+            settings = self.cache_linker.settings
+            interval_ms = settings.touch_interval_seconds * 1000
+            now_ms = self.cache_linker.writing.now_ms
+            if settings.touch is Touch.OFF or not self._touched.due(node_id, now_ms, interval_ms):
+                return
+            begin = time.perf_counter()
+            path = self._paths.of(node_id, lambda: self._path(node_id))
+            # A session's own node may stand for less than the tree's.
+            if len(path) * self.cache.page_size == tokens and self.cache_linker.touches.hint(
+                path, node_id not in self._bare
+            ):
+                self._hinted.append(node_id)
+            self.cache_linker.metrics.hint_took(time.perf_counter() - begin)
+
+        def _path(self, node_id: int) -> list[str]:
+            return [*self.cache.get_prefix_hash_values(node_id), *self.cache.tree_core.get_hash_values(node_id)]
+
+        def _take_answers(self, count: int) -> None:
+            """Write again what a touch did not find, if every rank's answer is here."""
+            answers = [self.cache_linker.touches.take() for _ in range(count)]
+            nodes = [self._hinted.popleft() for _ in range(count)]
+            if self.cache_linker.settings.rewrite_missing is Switch.DISABLED:
+                return
+            everywhere = self._least([int(present) for answer in answers for present in answer])
+            for node_id, answer in zip(nodes, answers, strict=True):
+                *pages, checkpoint = (bool(one) for one in everywhere[: len(answer)])
+                del everywhere[: len(answer)]
+                plan = rewrite(pages, None if node_id in self._bare else checkpoint)
+                if plan:
+                    self._rewrite(node_id, len(pages), plan)
+
+        def _rewrite(self, node_id: int, pages: int, plan: Rewrite) -> None:
+            slots = self._slots_of(node_id)
+            if slots is None or len(slots) != pages * self.cache.page_size:
+                return  # The device evicted it meanwhile.
+            # Asked anew: names and slots must come from the same tree.
+            path = self._path(node_id)
+            # In the order of the path: an offload turns it round.
+            missing = sorted(plan.pages)
+            transfers = []
+            if missing:
+                rows = slots.view(pages, self.cache.page_size)[missing].reshape(-1)
+                transfers.append(PoolTransfer(PoolName.KV, device_indices=rows, keys=[path[page] for page in missing]))
+            state = self.cache.tree_core.get_component_device_value(node_id, ComponentType.MAMBA)
+            if plan.checkpoint and state is not None:
+                transfers.append(
+                    PoolTransfer(
+                        PoolName.MAMBA, device_indices=state, keys=[path[-1]], hit_policy=PoolHitPolicy.TRAILING_PAGES
+                    )
+                )
+            if not transfers:
+                return
+            lock = self.cache.inc_lock_ref(node_id).to_dec_params()
+            if not self.cache_linker.offload(transfers):
+                self.cache.dec_lock_ref(node_id, lock)
+                return
+            # No node is published: the tree believes that they are stored.
+            self.pending_offloads.append(PendingOffload(node_id, lock, []))
+            for transfer in transfers:
+                self.cache_linker.metrics.rewritten(transfer.name.value, len(transfer.keys))
+            self._report_depth()
+
+        def _slots_of(self, node_id: int) -> Any:
+            """Return the device's slots of the path to a node, None for a node that is not in the tree any more."""
+            try:
+                return self.cache.path_device_indices(node_id)
+            except KeyError:
+                return None
 
         # ---- offloads ----
 
@@ -77,11 +177,16 @@ def wrapper_class() -> type:
         def _chosen(self, node_id: Any, transfers: list[Any]) -> list[Any]:
             """Return the transfers without the checkpoint where the write policy drops it."""
             page = self.cache.page_size
-            begin = len(self.cache.get_prefix_hash_values(node_id)) * page
-            pages = max(len(transfer.keys) for transfer in transfers)
-            node = Node(begin, begin + pages * page, prompt=self._prompt, restored=self._restored)
+            path = self._path(node_id)
+            self._paths.put(node_id, path)
+            end = len(path) * page
+            begin = end - max(len(transfer.keys) for transfer in transfers) * page
+            node = Node(begin, end, prompt=self._prompt, restored=self._restored)
             if self.cache_linker.writing.keeps_checkpoint(node):
                 return transfers
+            self._bare[node_id] = None
+            if len(self._bare) > MOST_NODES:
+                del self._bare[next(iter(self._bare))]
             return [transfer for transfer in transfers if transfer.name.value != MAMBA_POOL]
 
         def offload_nodes(self, node_ids: Any) -> None:
@@ -142,6 +247,10 @@ def wrapper_class() -> type:
         def reset(self) -> None:
             super().reset()
             self._restored_by.clear()
+            self._touched.clear()
+            self._bare.clear()
+            self._paths.clear()
+            self._hinted.clear()
             self._report_depth()
 
         def _report_depth(self) -> None:

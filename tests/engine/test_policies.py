@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cpuengine.store import Store
+from cpuengine import Environment
+from cpuengine.store import Store, running_store
 from ranklab import RankLab
 
 pytestmark = pytest.mark.engine
@@ -57,3 +58,31 @@ def test_live_settings_come_into_force_in_the_same_step_on_every_rank(
     assert first["in force"][-1] == "All"
     assert first["parallelism"] == 2
     assert (first["checkpoints before"], first["checkpoints after"]) == (1, 3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("touch", "rewrite", "while_filling", "found"),
+    [
+        ("Auto", "Disabled", True, {"used": 4, "unused": 0}),
+        ("Off", "Disabled", True, {"used": 0, "unused": 0}),
+        ("Auto", "Disabled", False, {"used": 0, "unused": 0}),
+        ("Auto", "Enabled", False, {"used": 4, "unused": 0}),
+    ],
+    ids=["touched", "not touched", "touched too late", "written again"],
+)
+def test_what_the_device_serves_stays_in_a_store_that_others_fill(
+    rank_lab: RankLab,
+    engine_env: Environment,
+    ranks: int,
+    touch: str,
+    rewrite: str,
+    while_filling: bool,
+    found: dict[str, int],
+) -> None:
+    with running_store(engine_env, capacity_bytes=6 << 20) as store:
+        results = rank_lab.run(
+            "policies.in_use", ranks=ranks, address=store.address, touch=touch, rewrite=rewrite,
+            while_filling=while_filling,
+        )  # fmt: skip
+    assert results == [found] * ranks

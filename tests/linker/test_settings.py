@@ -12,10 +12,13 @@ from umbra_linker.settings import (
     MOST_LOOKUP_MILLISECONDS,
     MOST_PAGES,
     MOST_STORE_BYTES,
+    MOST_TOUCH_SECONDS,
     Checkpoints,
     KeyLayout,
     Settings,
     SettingsError,
+    Switch,
+    Touch,
 )
 
 
@@ -29,6 +32,9 @@ from umbra_linker.settings import (
         load_deadline_seconds=st.integers(1, MOST_LOAD_SECONDS),
         offload_backpressure_percent=st.integers(1, 100),
         checkpoints=st.sampled_from(Checkpoints),
+        touch=st.sampled_from(Touch),
+        touch_interval_seconds=st.integers(1, MOST_TOUCH_SECONDS),
+        rewrite_missing=st.sampled_from(Switch),
         store_bytes=st.integers(0, MOST_STORE_BYTES),
     )
 )
@@ -45,6 +51,9 @@ def test_defaults() -> None:
         "loadDeadlineSeconds": 10,
         "offloadBackpressurePercent": 75,
         "checkpoints": "Adaptive",
+        "touch": "Auto",
+        "touchIntervalSeconds": 30,
+        "rewriteMissing": "Enabled",
         "storeBytes": 0,
         "liveFile": "/run/umbra/live.json",
     }

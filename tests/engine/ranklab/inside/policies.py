@@ -128,3 +128,46 @@ def switched(rank: Rank, address: str, folder: str) -> dict[str, Any]:
         "checkpoints after": len([key for key in recorder.put[before:] if key.endswith("_temporal")]),
         "parallelism": player.linker.settings.rpc_parallelism,
     }
+
+
+def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bool) -> dict[str, Any]:
+    """Use a prompt on the device while others, or before others, fill the store; return what the store has of it.
+
+    The device holds everything; the store holds some forty pages.
+    """
+    settings = {"touch": touch, "touchIntervalSeconds": 1, "rewriteMissing": rewrite, "checkpoints": "All"}
+    player, _ = seated(rank, address, settings, tokens=300 * PAGE, states=64)
+    real = time.monotonic_ns
+    time.monotonic_ns = lambda: real() * 2000
+    used, unused = list(range(4 * PAGE)), list(range(1_000_000, 1_000_000 + 4 * PAGE))
+    for prompt in (used, unused):
+        player.compute(prompt)
+        player.settle()
+    for number in range(24):
+        if while_filling:
+            use(player, used)
+        player.compute(list(range((number + 20) * 100_000, (number + 20) * 100_000 + 4 * PAGE)))
+        player.settle()
+    use(player, used)
+    player.settle()
+    player.forget()
+    found = {}
+    for name, prompt in (("used", used), ("unused", unused)):
+        request = player.restore(prompt)
+        found[name] = request.loaded // PAGE
+        assert not player.differences(request)
+        player.abort(request)
+    return found
+
+
+def use(player: Player, prompt: list[int]) -> None:
+    """A request for a prompt that the device has arrives and goes; wait until its touch is answered."""
+    player.step()
+    player.abort(player.match([*prompt, *range(PAGE)][: len(prompt)]))
+    end = time.monotonic() + 5
+    for _ in range(200):
+        player.step()
+        time.sleep(0.002)
+        if not player.cache.linker._hinted:
+            break
+    assert time.monotonic() < end

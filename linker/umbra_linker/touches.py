@@ -1,0 +1,177 @@
+"""Touches: short reads of what the device serves from its own memory, so that the store does not evict it as unused.
+
+The scheduler hands over a hint and goes on; a thread asks. It may use little of a core: what is beyond is dropped. Each
+rank asks for its own objects and its stripe of the shared pages, so all of a hint is touched by all ranks together.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .batch import spans
+from .keys import MAMBA_POOL
+from .metrics import LinkerMetrics
+from .planning import HintResult
+from .policy import leaf_first
+from .store import Store
+
+logger = logging.getLogger(__name__)
+
+TOUCH_BYTES = 64
+"""Read of each object: measured to move it in the store's order as a whole read does."""
+MOST_OUTSTANDING = 64
+"""Hints that may wait for their answer; the next is dropped, on every rank alike."""
+OBJECTS_PER_CALL = 2048
+"""A call of so many takes 3 ms, and holds up no other for longer."""
+CORE_PART = 0.01
+"""Part of a core that touching may use."""
+BUDGET_SECONDS = 10.0
+"""Over which that is averaged: so long a silence allows the most at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool whose objects are touched."""
+
+    keys_of: Callable[[Sequence[str]], list[str]]
+    """Gives the object keys of some pages, equally many for each, page by page."""
+    scratch: Sequence[int]
+    """Addresses of registered memory that nobody reads, one for each object of a page."""
+    mine: Callable[[Sequence[str]], Sequence[int]]
+    """Gives the indices of the pages that this rank touches."""
+
+
+@dataclass(slots=True)
+class _Hint:
+    pages: Sequence[str]
+    checkpoint: bool
+    present: list[bool] | None = None
+    """One entry a page and one for the checkpoint; False only where this rank asked and the store has it not."""
+
+
+class CpuBudget:
+    """A part of a core, averaged. Pure but for the numbers it is given."""
+
+    def __init__(self, part: float = CORE_PART, seconds: float = BUDGET_SECONDS) -> None:
+        """Begin with the most that may be used at once."""
+        self._part = part
+        self._most = part * seconds
+        self._left = self._most
+        self._then: float | None = None
+
+    def allows(self, now: float) -> bool:
+        """Return whether anything is left at ``now``, in monotonic seconds."""
+        if self._then is not None:
+            self._left = min(self._most, self._left + (now - self._then) * self._part)
+        self._then = now
+        return self._left > 0
+
+    def spend(self, seconds: float) -> None:
+        """Take CPU seconds that were used; the last hint may overdraw."""
+        self._left -= seconds
+
+
+class Touches:
+    """One rank's touches. The scheduler's thread calls every public method, in one order on all ranks."""
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: LinkerMetrics,
+        pools: Mapping[str, Pool],
+        rank: int,
+    ) -> None:
+        """Start the thread; ``pools`` by their names."""
+        self._store = store
+        self._metrics = metrics
+        self._pools = pools
+        self._hints: deque[_Hint] = deque()
+        self._work: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
+        self._budget = CpuBudget()
+        threading.Thread(target=self._serve, daemon=True, name=f"umbra-touch-{rank}").start()
+
+    def hint(self, pages: Sequence[str], checkpoint: bool) -> bool:
+        """Hand over a prefix that the device serves; False where too many wait already.
+
+        Args:
+            pages: hashes from the root on.
+            checkpoint: whether the one at the end is stored, too.
+        """
+        if len(self._hints) >= MOST_OUTSTANDING:
+            self._metrics.hinted(HintResult.OUTSTANDING)
+            return False
+        hint = _Hint(pages, checkpoint)
+        self._hints.append(hint)
+        self._work.put(hint)
+        return True
+
+    def answered(self) -> int:
+        """Return how many of the oldest hints have their answer."""
+        for count, hint in enumerate(self._hints):
+            if hint.present is None:
+                return count
+        return len(self._hints)
+
+    def take(self) -> list[bool]:
+        """Return what the oldest hint found: one entry a page, and one for the checkpoint.
+
+        Raises:
+            ValueError: when it has no answer.
+        """
+        hint = self._hints.popleft()
+        if hint.present is None:
+            raise ValueError("the oldest hint has no answer yet")
+        return hint.present
+
+    def forget(self) -> None:
+        """Forget all hints; what the store was asked goes on."""
+        self._hints.clear()
+
+    def _serve(self) -> None:
+        while True:
+            hint = self._work.get()
+            begin = time.thread_time()
+            present = [True] * (len(hint.pages) + 1)
+            result = HintResult.BUDGET
+            if self._budget.allows(time.monotonic()):
+                try:
+                    self._touch(hint, present)
+                    result = HintResult.TOUCHED
+                except Exception:
+                    logger.exception("a prefix of %d pages could not be touched", len(hint.pages))
+                    present = [True] * (len(hint.pages) + 1)
+                    result = HintResult.ERROR
+            used = time.thread_time() - begin
+            self._budget.spend(used)
+            self._metrics.hinted(result, cpu_seconds=used)
+            hint.present = present
+
+    def _touch(self, hint: _Hint, present: list[bool]) -> None:
+        end = len(hint.pages)
+        for name, pool in sorted(self._pools.items(), key=lambda item: item[0] != MAMBA_POOL):
+            if name == MAMBA_POOL:
+                # Its place in the answer is behind the pages; its name is that of the last page.
+                places, pages = ([end], hint.pages[-1:]) if hint.checkpoint else ([], [])
+            else:
+                places = leaf_first(pool.mine(hint.pages))
+                pages = [hint.pages[page] for page in places]
+            found = self._ask(pool, pages)
+            for place, there in zip(places, found, strict=True):
+                present[place] &= there
+            self._metrics.touched(name, present=sum(found), missing=len(found) - sum(found))
+
+    def _ask(self, pool: Pool, pages: Sequence[str]) -> list[bool]:
+        """Touch all objects of these pages; return for each page whether they were all there."""
+        found: list[bool] = []
+        per_page = len(pool.scratch)
+        for span in spans(len(pages), max(1, OBJECTS_PER_CALL // per_page)):
+            count = len(pages[span])
+            answers = self._store.touch(pool.keys_of(pages[span]), [[at] for at in pool.scratch] * count, TOUCH_BYTES)
+            found += [all(answers[i : i + per_page]) for i in range(0, len(answers), per_page)]
+        return found

@@ -1,0 +1,111 @@
+"""Touches are leaf first, split over the ranks, bounded in CPU time and number, and answered in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import prometheus_client
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from umbra_linker.metrics import LinkerMetrics
+from umbra_linker.touches import MOST_OUTSTANDING, CpuBudget, Pool, Touches
+
+
+@pytest.fixture
+def registry() -> prometheus_client.CollectorRegistry:
+    """A registry of our own, so that tests do not meet."""
+    return prometheus_client.CollectorRegistry()
+
+
+def _touches(registry: prometheus_client.CollectorRegistry, touch: Any) -> Touches:
+    def pool(name: str, objects: int, mine: Any) -> Pool:
+        return Pool(lambda pages: [f"{p}/{name}{o}" for p in pages for o in range(objects)], [0] * objects, mine)
+
+    def every(pages: Sequence[str]) -> range:
+        return range(len(pages))
+
+    pools = {
+        "kv": pool("kv", 1, lambda pages: range(0, len(pages), 2)),
+        "draft": pool("draft", 2, every),
+        "mamba": pool("mamba", 1, every),
+    }
+    return Touches(SimpleNamespace(touch=touch), LinkerMetrics(0, registry=registry), pools, 0)  # type: ignore[arg-type]
+
+
+def _answer(touches: Touches) -> list[bool]:
+    end = time.monotonic() + 5
+    while not touches.answered():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    return touches.take()
+
+
+def test_a_prefix_is_touched_checkpoint_first_and_leaf_first(registry: prometheus_client.CollectorRegistry) -> None:
+    asked: list[str] = []
+    missing = {"b/draft1", "c/kv0", "c/mamba0"}
+
+    def touch(keys: Sequence[str], pointers: Any, size: int) -> list[bool]:
+        assert size == 64
+        assert len(pointers) == len(keys)
+        asked.extend(keys)
+        return [key not in missing for key in keys]
+
+    touches = _touches(registry, touch)
+    assert touches.hint(["a", "b", "c"], checkpoint=True)
+    assert _answer(touches) == [True, False, False, False]
+    draft = [f"{page}/draft{part}" for page in "cba" for part in range(2)]
+    assert asked == ["c/mamba0", "c/kv0", "a/kv0", *draft]
+    assert touches.hint(["a", "b"], checkpoint=False)
+    assert _answer(touches) == [True, False, True]
+    assert not any("mamba" in key for key in asked[9:])
+    labels = {"rank": "0", "pool": "draft", "result": "missing"}
+    assert registry.get_sample_value("umbra_linker_touched_pages_total", labels) == 2
+
+
+def test_a_store_that_does_not_answer_costs_hints_and_never_the_caller(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    thaw = threading.Event()
+
+    def touch(keys: Sequence[str], *unused: Any) -> list[bool]:
+        thaw.wait(5)
+        return [True] * len(keys)
+
+    touches = _touches(registry, touch)
+    taken = [touches.hint(["a"], checkpoint=True) for _ in range(MOST_OUTSTANDING + 3)]
+    assert taken == [True] * MOST_OUTSTANDING + [False] * 3
+    assert touches.answered() == 0
+    with pytest.raises(ValueError, match="no answer"):
+        touches.take()
+    touches.forget()
+    thaw.set()
+    assert touches.hint(["a"], checkpoint=True)
+    assert _answer(touches) == [True, True]
+    labels = {"rank": "0", "result": "outstanding"}
+    assert registry.get_sample_value("umbra_linker_touch_hints_total", labels) == 3
+
+
+def test_an_error_says_nothing_about_what_is_there(registry: prometheus_client.CollectorRegistry) -> None:
+    def touch(*unused: Any) -> list[bool]:
+        raise OSError("gone")
+
+    touches = _touches(registry, touch)
+    touches.hint(["a"], checkpoint=True)
+    assert _answer(touches) == [True, True]
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 0.05)), max_size=200))
+def test_the_thread_uses_at_most_its_part_of_a_core(hints: list[tuple[float, float]]) -> None:
+    budget, now, spent, longest = CpuBudget(0.01, 10), 0.0, 0.0, 0.0
+    for pause, cost in hints:
+        now += pause
+        if budget.allows(now):
+            budget.spend(cost)
+            spent, longest = spent + cost, max(longest, cost)
+        assert spent <= 0.1 + 0.01 * now + longest + 1e-9
