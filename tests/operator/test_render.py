@@ -22,6 +22,7 @@ from kubernetes.aio.client.models import (
 from builders import NAME, NAMESPACE, deployment_spec, profile_spec
 from localcluster.controlplane import ControlPlane
 from product import ROOT
+from umbra_linker.settings import Settings as LinkerSettings
 from umbra_operator import cluster
 from umbra_operator.render import names, store
 from umbra_operator.render.children import Facts, children
@@ -266,6 +267,8 @@ def test_the_launch_document_is_what_the_agent_reads() -> None:
         "standalone_auto_start": False,
         "umbra": {"keyLayout": "Auto"},
     }
+    # The policy thins checkpoints only where it knows how much the store holds.
+    assert LinkerSettings().updated(document["live"]).store_bytes == CASES["small"].store_bytes > 0
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))

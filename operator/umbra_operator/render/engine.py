@@ -35,7 +35,8 @@ def launch_document(resolved: Resolved, revision: str) -> str:
         "env": environment(resolved),
         "port": names.ENGINE_PORT,
         "drainTimeoutSeconds": resolved.drain_seconds,
-        "live": {},
+        # Among what may change in a running engine, for an older kit ignores the names there that it does not know.
+        "live": {"storeBytes": resolved.store_bytes},
     }
     return json.dumps(document, separators=(",", ":"))
 
