@@ -96,9 +96,9 @@ def test_down_cleans_up_after_an_up_that_was_killed(name: str, seconds: float) -
 def test_an_interrupted_up_cleans_up_by_itself(name: str) -> None:
     before = _machine(name)
     environment = {**os.environ, "PYTHONPATH": str(Path(local.__file__).parents[1]), "UMBRA_CLUSTER": name}
-    with subprocess.Popen(
-        [sys.executable, "-m", "localcluster", "up"], env=environment, stderr=subprocess.PIPE, text=True
-    ) as half:
+    # A shell lets what it runs in the background ignore interrupts, and so would `up` if the tests run there.
+    argv = ["env", "--default-signal=INT", sys.executable, "-m", "localcluster", "up"]
+    with subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True) as half:
         time.sleep(1.5)
         half.send_signal(signal.SIGINT)
         _, said = half.communicate(timeout=60)
