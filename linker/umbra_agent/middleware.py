@@ -35,47 +35,39 @@ class Access(Enum):
     """Everything else; needs the key, and goes on during a drain: /abort_request ends what a drain waits for."""
 
 
-_OBSERVE = frozenset(
-    {
-        "/get_model_info",
-        "/health",
-        "/health_generate",
-        "/metrics",
-        "/model_info",
-        "/ping",
-        "/ready",
-        "/v1/loads",
-        "/v1/models",
-    }
-)
-_SERVE = frozenset(
-    {
-        "/generate",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/detokenize",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/v1/responses",
-        "/v1/tokenize",
-    }
-)
+PUBLIC: Mapping[str, str] = {
+    "/get_model_info": "GET",
+    "/health": "GET",
+    "/health_generate": "GET",
+    "/metrics": "GET",
+    "/model_info": "GET",
+    "/ping": "GET",
+    "/ready": "GET",
+    "/v1/loads": "GET",
+    "/v1/models": "GET",
+    "/generate": "POST",
+    "/v1/chat/completions": "POST",
+    "/v1/completions": "POST",
+    "/v1/detokenize": "POST",
+    "/v1/messages": "POST",
+    "/v1/messages/count_tokens": "POST",
+    "/v1/responses": "POST",
+    "/v1/tokenize": "POST",
+}
+"""Paths that need no key, each with its one method: GET tells something, POST works for a user."""
 # A model by its name, and a stored answer by its random id.
 _OBSERVE_BELOW = "/v1/models/"
 _SERVE_BELOW = "/v1/responses/"
 
-PUBLIC: Mapping[str, str] = {**dict.fromkeys(_OBSERVE, "GET"), **dict.fromkeys(_SERVE, "POST")}
-"""Paths that need no key, each with its one method."""
-
 
 def access(method: str, path: str) -> Access:
     """Return what a request asks for. Paths are compared whole: one that SGLang would only redirect needs the key."""
-    if (method in ("GET", "OPTIONS") and path in _OBSERVE) or (method == "GET" and path.startswith(_OBSERVE_BELOW)):
+    if path in PUBLIC and method in (PUBLIC[path], "OPTIONS"):
+        # OPTIONS is a browser's preflight, which does no work.
+        return Access.SERVE if method == "POST" else Access.OBSERVE
+    if method == "GET" and path.startswith(_OBSERVE_BELOW):
         return Access.OBSERVE
-    if method == "OPTIONS" and path in _SERVE:
-        # A browser's preflight, which does no work.
-        return Access.OBSERVE
-    if (method == "POST" and path in _SERVE) or (method in ("GET", "POST") and path.startswith(_SERVE_BELOW)):
+    if method in ("GET", "POST") and path.startswith(_SERVE_BELOW):
         return Access.SERVE
     return Access.ADMIN
 
