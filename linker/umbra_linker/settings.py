@@ -115,13 +115,14 @@ class Settings:
         Raises:
             SettingsError: for an unknown name or a value that is not allowed.
         """
-        unknown = sorted(set(mapping) - set(_FIELDS))
+        defaults = cls().to_mapping()
+        unknown = sorted(set(mapping) - set(defaults))
         if unknown:
             raise SettingsError(
                 f"unknown linker setting {', '.join(map(repr, unknown))}: "
-                f"use {', '.join(_FIELDS)}, or remove it from linker_extra_config.{SECTION}"
+                f"use {', '.join(defaults)}, or remove it from linker_extra_config.{SECTION}"
             )
-        given = cls().to_mapping() | dict(mapping)
+        given = defaults | dict(mapping)
         return cls(
             key_layout=_choice("keyLayout", given["keyLayout"], KeyLayout),
             rpc_parallelism=_whole("rpcParallelism", given["rpcParallelism"], MOST_CALLS),
@@ -147,8 +148,9 @@ class Settings:
         Raises:
             SettingsError: for a value that is not allowed.
         """
-        known = {name: value for name, value in live.items() if name in _FIELDS and name not in _FIXED}
-        return self.from_mapping(self.to_mapping() | known)
+        present = self.to_mapping()
+        known = {name: value for name, value in live.items() if name in present and name not in _FIXED}
+        return self.from_mapping(present | known)
 
     def to_mapping(self) -> dict[str, object]:
         """Return the JSON form; ``from_mapping`` of it gives an equal object."""
@@ -168,20 +170,6 @@ class Settings:
         }
 
 
-_FIELDS = (
-    "keyLayout",
-    "rpcParallelism",
-    "chunkPages",
-    "lookupDeadlineMilliseconds",
-    "loadDeadlineSeconds",
-    "offloadBackpressurePercent",
-    "checkpoints",
-    "touch",
-    "touchIntervalSeconds",
-    "rewriteMissing",
-    "storeBytes",
-    "liveFile",
-)
 _FIXED = ("keyLayout", "liveFile")
 """What an engine keeps for its whole life: the names of its objects, and where it looks."""
 
