@@ -112,9 +112,9 @@ def repeat(script: Script, cache: Cache) -> Counts:
     counts = Counts()
     for step in script.steps:
         if step.prompt_pages:
-            cache.finish(step.pages, step.prompt_pages, step.prompt, step.now)
+            _play_answer(step, cache)
         else:
-            _count(counts, step, cache.prefill(step.pages, step.prompt, step.now), cache)
+            _play_prompt(step, cache, counts)
     _fill_curve(counts.used)
     return counts
 
@@ -127,18 +127,17 @@ def _open(trace: Trace, cache: Cache, script: Script | None) -> Counts:
     counts = Counts()
     for request in session.requests:
         now = request.at - begin
-        step = Step(now, now / length, request.pages, request.prompt)
-        found = cache.prefill(step.pages, step.prompt, now)
-        _count(counts, step, found, cache)
-        if script is not None:
-            script.steps.append(step)
-            script.found.append(found)
+        _play_prompt(Step(now, now / length, request.pages, request.prompt), cache, counts, script)
     _fill_curve(counts.used)
     return counts
 
 
-def _count(counts: Counts, step: Step, found: Lookup, cache: Cache) -> None:
-    """Count one prompt."""
+def _play_prompt(step: Step, cache: Cache, counts: Counts, script: Script | None = None) -> Lookup:
+    """Look a prompt up and compute the rest; count it, and write it down if ``script`` is given."""
+    found = cache.prefill(step.pages, step.prompt, step.now)
+    if script is not None:
+        script.steps.append(step)
+        script.found.append(found)
     bucket = min(BUCKETS - 1, int(step.share * BUCKETS))
     counts.requests += 1
     counts.prompt_tokens += step.prompt
@@ -150,6 +149,14 @@ def _count(counts: Counts, step: Step, found: Lookup, cache: Cache) -> None:
     if step.counted:
         counts.hits[bucket] += found.hit * PAGE_TOKENS
         counts.prompts[bucket] += step.prompt
+    return found
+
+
+def _play_answer(step: Step, cache: Cache, script: Script | None = None) -> None:
+    """Keep what an answer added, and write it down if ``script`` is given."""
+    cache.finish(step.pages, step.prompt_pages, step.prompt, step.now)
+    if script is not None:
+        script.steps.append(step)
 
 
 def _fill_curve(used: list[int]) -> None:
@@ -229,11 +236,7 @@ class _Closed:
         pages = request.pages + lane.first_page
         lane.asked += 1
         step = Step(now, now / self._load.seconds, pages, request.prompt, counted=lane.asked > COLD_REQUESTS)
-        found = self._cache.prefill(pages, request.prompt, now)
-        _count(self._counts, step, found, self._cache)
-        if self._script is not None:
-            self._script.steps.append(step)
-            self._script.found.append(found)
+        found = _play_prompt(step, self._cache, self._counts, self._script)
         computed = request.prompt - found.hit * PAGE_TOKENS
         self._busy = True
         took = computed / self._load.prefill_rate + self._load.prefill_seconds
@@ -247,9 +250,7 @@ class _Closed:
             first = self._cache.new_pages(end - len(pages))
             added = np.arange(first, first + end - len(pages))
             step = Step(now, 0.0, np.concatenate((pages, added)), request.prompt, prompt_pages=len(pages))
-            self._cache.finish(step.pages, step.prompt_pages, step.prompt, now)
-            if self._script is not None:
-                self._script.steps.append(step)
+            _play_answer(step, self._cache, self._script)
         lane.next += 1
         if lane.next == len(lane.session.requests):
             lane.session, lane.first_page, lane.next = self._next_session()
