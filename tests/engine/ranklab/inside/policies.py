@@ -11,32 +11,16 @@ from typing import Any
 
 from player import Player, linker_config
 from rank import CHUNK, PAGE, Rank
+from recorder import Recorder
 
 MILLION = 1_000_000
-
-
-class Recorder:
-    """The real client; remembers what was put and what was touched."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.put: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def batch_put_ranges_from_ptr(self, keys: Any, *rest: Any) -> Any:
-        self.put += keys
-        return self._client.batch_put_ranges_from_ptr(keys, *rest)
 
 
 def seated(rank: Rank, address: str, settings: dict[str, Any], **pools: int) -> tuple[Player, Recorder]:
     """Return a player and what its linker asks of the store."""
     pools = {"tokens": 40 * PAGE, "states": 16, "layers": 4} | pools
     player = Player.seated(rank, linker_config(address, settings), **pools)
-    linker = player.linker
-    linker.store.client = recorder = Recorder(linker.store.client)
-    return player, recorder
+    return player, Recorder.over(player)
 
 
 def serve(player: Player, number: int, prompt: int, answer: int = 0) -> None:
@@ -57,7 +41,7 @@ def stored(rank: Rank, address: str, checkpoints: str, store_bytes: int = 0) -> 
     player.step()
     serve(player, 1, prompt=9, answer=2)
     player.settle()
-    order = [key.rsplit("_", 1)[1] for key in recorder.put]
+    order = [key.rsplit("_", 1)[1] for key in recorder.keys]
     player.forget()
     found = {}
     for pages in (2, 4, 6, 8, 9, 11):
@@ -73,8 +57,8 @@ def order_of_puts(rank: Rank, address: str) -> bool:
     node = player.compute(list(range(7 * PAGE)))
     player.settle()
     hashes = [*player.cache.get_prefix_hash_values(node), *player.cache.tree_core.get_hash_values(node)]
-    leaf = recorder.put[0]
-    kv = [key for key in recorder.put if key.endswith("_kv")]
+    leaf = recorder.keys[0]
+    kv = [key for key in recorder.keys if key.endswith("_kv")]
     return (
         hashes[-1] in leaf
         and leaf.endswith("_temporal")
@@ -101,7 +85,7 @@ def agreement(rank: Rank, address: str, seed: int, skew_ms: int) -> dict[str, An
     player.settle()
     return {
         # Nodes that wait are put together, so only the order depends on a rank's own speed.
-        "checkpoints": sorted(key.rsplit("_tp", 1)[0] for key in recorder.put if key.endswith("_temporal")),
+        "checkpoints": sorted(key.rsplit("_tp", 1)[0] for key in recorder.keys if key.endswith("_temporal")),
         "times": times,
     }
 
@@ -119,13 +103,13 @@ def switched(rank: Rank, address: str, folder: str) -> dict[str, Any]:
         in_force.append(str(player.linker.settings.checkpoints))
         time.sleep(0.05)
     player.settle()
-    before = len(recorder.put)
+    before = len(recorder.keys)
     serve(player, 2, prompt=6)
     player.settle()
     return {
         "in force": in_force,
-        "checkpoints before": len([key for key in recorder.put[:before] if key.endswith("_temporal")]),
-        "checkpoints after": len([key for key in recorder.put[before:] if key.endswith("_temporal")]),
+        "checkpoints before": len([key for key in recorder.keys[:before] if key.endswith("_temporal")]),
+        "checkpoints after": len([key for key in recorder.keys[before:] if key.endswith("_temporal")]),
         "parallelism": player.linker.settings.rpc_parallelism,
     }
 

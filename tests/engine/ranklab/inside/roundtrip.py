@@ -7,21 +7,7 @@ from typing import Any
 import torch
 from player import Player, linker_config
 from rank import PAGE, Rank
-
-
-class _Recorder:
-    """The real client, and the size of each object that was put through it."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self.wrote: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def batch_put_ranges_from_ptr(self, keys: Any, sizes: Any, *ranges: Any) -> Any:
-        self.wrote.update(zip(keys, sizes, strict=True))
-        return self._client.batch_put_ranges_from_ptr(keys, sizes, *ranges)
+from recorder import Recorder
 
 
 def stored_and_restored(rank: Rank, address: str, pages: list[int], settings: dict[str, Any] | None = None) -> Any:
@@ -29,7 +15,7 @@ def stored_and_restored(rank: Rank, address: str, pages: list[int], settings: di
     longest = sum(pages)
     player = Player.seated(rank, linker_config(address, settings), tokens=(longest + 2) * PAGE, states=len(pages) + 8)
     prompts = [[number * 1_000_000 + token for token in range(count * PAGE)] for number, count in enumerate(pages)]
-    recorder = player.linker.store.client = _Recorder(player.linker.store.client)
+    recorder = Recorder.over(player)
     for prompt in prompts:
         player.compute(prompt)
     player.settle()
@@ -42,7 +28,7 @@ def stored_and_restored(rank: Rank, address: str, pages: list[int], settings: di
     player.cache.sanity_check()
     return {
         "restored": restored,
-        "wrote": recorder.wrote,
+        "wrote": dict(recorder.put),
         "leaked": player.leaked(),
         "core": type(player.cache.tree_core).__name__,
     }

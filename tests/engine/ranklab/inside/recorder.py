@@ -1,0 +1,33 @@
+"""A client of the store that remembers what the linker puts through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from player import Player
+
+
+class Recorder:
+    """The real client, and the key and size of each object that was put through it, in order."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.put: list[tuple[str, int]] = []
+
+    @classmethod
+    def over(cls, player: Player) -> Recorder:
+        """Stand between a player's linker and its client from now on."""
+        recorder = player.linker.store.client = cls(player.linker.store.client)
+        return recorder
+
+    @property
+    def keys(self) -> list[str]:
+        """The objects that were put, in order."""
+        return [key for key, _ in self.put]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def batch_put_ranges_from_ptr(self, keys: Any, sizes: Any, *ranges: Any) -> Any:
+        self.put += zip(keys, sizes, strict=True)
+        return self._client.batch_put_ranges_from_ptr(keys, sizes, *ranges)
