@@ -130,10 +130,11 @@ def test_the_end_is_the_same_at_sampled_writes(lanes: "Queue[Lane]") -> None:
     with ThreadPoolExecutor(LANES) as pool:
         references = list(pool.map(lambda title: _in_a_lane(lanes, title, None), WORKLOADS))
     draw = random.Random(seed)
+    plans = [[*_plans(reference)] for reference in references]
     chosen = [
         (title, reference, plan)
-        for title, reference in zip(WORKLOADS, references, strict=True)
-        for plan in draw.sample([*_plans(reference)], min(SAMPLED, len([*_plans(reference)])))
+        for title, reference, every in zip(WORKLOADS, references, plans, strict=True)
+        for plan in draw.sample(every, min(SAMPLED, len(every)))
     ]
     _compare(lanes, chosen)
 
