@@ -12,6 +12,7 @@ class Metric:
     kind: str
     help: str
     unit: str = ""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,25 @@ class Sample:
     labels: Mapping[str, str] | None = None
 
 
-INFO = Metric("umbra_agent_info", "gauge", "The agent and the kit it runs from; always 1.")
+INFO = Metric(
+    "umbra_agent_info",
+    "gauge",
+    "The agent and the kit it runs from; always 1.",
+    labels=("agent", "kit", "revision"),
+)
 READY = Metric("umbra_agent_ready", "gauge", "1 when the agent's /ready answers 200.")
 
-ENGINE_STATE = Metric("umbra_agent_engine_state", "gauge", "1 for the state that the engine is in, 0 for the others.")
+ENGINE_STATE = Metric(
+    "umbra_agent_engine_state",
+    "gauge",
+    "1 for the state that the engine is in, 0 for the others.",
+    labels=("state",),
+)
 ENGINE_RESTARTS = Metric(
     "umbra_agent_engine_restarts_total",
     "counter",
     "Engine starts after the first, by reason: Exited (it ended by itself) or Revision (a new launch document).",
+    labels=("reason",),
 )
 ENGINE_BACKOFF = Metric(
     "umbra_agent_engine_backoff_seconds", "gauge", "Wait before the next start after an exit; 0 when none.", "seconds"
@@ -50,7 +62,9 @@ ENGINE_STOP_DURATION = Metric(
 DOCUMENTS_REFUSED = Metric("umbra_agent_launch_documents_refused_total", "counter", "Launch documents found invalid.")
 STORE_READY = Metric("umbra_agent_store_ready", "gauge", "1 when the store agent's last answer was ready.")
 
-STORE_STATE = Metric("umbra_agent_store_state", "gauge", "1 for the state that the store is in, 0 for the others.")
+STORE_STATE = Metric(
+    "umbra_agent_store_state", "gauge", "1 for the state that the store is in, 0 for the others.", labels=("state",)
+)
 STORE_CAPACITY = Metric("umbra_agent_store_capacity_bytes", "gauge", "Configured size of the store's tier.", "bytes")
 STORE_REGISTERED = Metric(
     "umbra_agent_store_registered",

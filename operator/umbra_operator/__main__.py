@@ -11,10 +11,12 @@ from typing import Any
 
 import kopf
 from kopf._cogs.structs.references import Insights
+from prometheus_client import REGISTRY
 
 from umbra_operator import __version__, errors, handlers, health, logs, metrics, watches
 from umbra_operator.cluster import KubeCluster
 from umbra_operator.election import ATTEMPT_SECONDS, Election
+from umbra_operator.fleet import Fleet
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
 from umbra_operator.queue import WorkQueue
@@ -48,6 +50,7 @@ class Operator:
         self._reconciler = Reconciler(cluster, self._memory, self._poller, self._recorder.tell)
         self._synced, self._soon = asyncio.Event(), asyncio.Event()
         self._insights = Insights()
+        REGISTRY.register(Fleet(self._memory.deployments.values))
 
     def parts(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, Any]]:
         """What runs at the same time, each part for ever."""

@@ -25,6 +25,7 @@ CRD_LACKS = Gauge(
     "umbra_operator_crd_lacking_fields", "Fields of this operator that the cluster's CRDs do not have; 0 is good."
 )
 REPAIRED = Counter("umbra_operator_resync_repaired_total", "Objects whose lost events a full list made up for.")
+# Not "container": Prometheus gives the targets of a PodMonitor a label of that name.
 POLLS = Counter(
-    "umbra_operator_agent_polls_total", "Answers of agents, by container and result.", ["container", "result"]
+    "umbra_operator_agent_polls_total", "Answers of agents, by agent (engine or store) and result.", ["agent", "result"]
 )

@@ -1,4 +1,4 @@
-"""The alerts, by the real promtool: each fires for the pod that is ill, not for the other, and clears."""
+"""The alerts, by the real promtool: each fires for what is ill, not for what is well beside it, and clears."""
 
 import json
 import re
@@ -13,10 +13,11 @@ import yaml
 from localcluster import toolchain
 from product import CHART, IMAGE, ROOT, template
 from umbra_operator.codegen import metricspage
+from umbra_operator.conditions import Reason
 
 RULES = CHART / "files" / "alerts.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
-# One sample a minute: well for 30 minutes, ill for the next 60, then well for 120.
+# One sample a step: well for 30 steps, ill for the next 60, then well for 120.
 ILL_AT, WELL_AT, END = 85, 205, 210
 
 
@@ -30,17 +31,19 @@ def gauge(well: float, ill: float) -> str:
 
 
 def counter(well: int, ill: int) -> str:
-    """Values of a counter that grows by these a minute."""
+    """Values of a counter that grows by these a step."""
     first, second = 29 * well, 29 * well + 61 * ill
     return f"0+{well}x29 {first + ill}+{ill}x60 {second + well}+{well}x120"
 
 
 @dataclass(frozen=True)
 class Case:
-    """Series of a pod that falls ill, and of one that stays as it was; `{}` in a name is the place of its labels."""
+    """Series of something that falls ill, and of something that stays as it was; `%s` is the place of their labels."""
 
     ill: dict[str, str]
     quiet: dict[str, str]
+    minutes: int = 1
+    """Length of a step."""
 
 
 def _same(name: str, ill: str, quiet: str) -> Case:
@@ -57,9 +60,60 @@ _RECONCILES = tuple(
     f'controller_runtime_reconcile_total{{controller="k3deployment",result="{result}",%s}}'
     for result in ("error", "success")
 )
+_TOKENS = tuple(f'sglang:prefill_effective_tokens_total{{mode="{mode}",%s}}' for mode in ("device_hit", "input"))
 _CALLS = tuple(f'umbra_linker_call_seconds_bucket{{op="exists",le="{le}",%s}}' for le in ("0.1", "0.5", "+Inf"))
 
+
+def condition(kind: str, status: str, reason: str) -> str:
+    """A series of the operator about one of a deployment's conditions."""
+    return f'umbra_deployment_condition{{type="{kind}",status="{status}",reason="{reason}",%s}}'
+
+
+_SERVED = "1x29 _x60 1x120"
+# Such a series is there only while the condition is so.
+_ILL = "_x29 1x60 stale"
+
+
+def _condition(kind: str, status: str, reason: str, quiet_reason: str) -> Case:
+    return Case({condition(kind, status, reason): _ILL}, {condition(kind, status, quiet_reason): _ILL})
+
+
 CASES = {
+    "UmbraDeploymentUnavailable": Case(
+        {
+            condition("Available", "True", "Serving"): _SERVED,
+            condition("Available", "False", "NoReplicaServes"): _ILL,
+        },
+        # It never served: its weights are being loaded.
+        {condition("Available", "False", "NoReplicaServes"): "1x210"},
+    ),
+    "UmbraDeploymentNotReady": Case(
+        {condition("Ready", "False", "EngineFailed"): _ILL},
+        {condition("Ready", "False", "RolloutPaused"): "1x210"},
+        minutes=2,
+    ),
+    "UmbraConfigInvalid": Case(
+        {condition("ConfigValid", "False", "ProfileNotFound"): _ILL},
+        {condition("ConfigValid", "True", "Valid"): "1x210"},
+    ),
+    "UmbraPreflightFailed": Case(
+        {condition("PreflightPassed", "False", "CheckFailed"): _ILL},
+        {condition("PreflightPassed", "True", "Passed"): "1x210"},
+    ),
+    "UmbraPodNotStarting": _condition("PreflightPassed", "Unknown", "Unschedulable", "Pending"),
+    "UmbraOutOfMemory": _condition("EngineReady", "False", "OutOfMemory", "EngineStarting"),
+    "UmbraAgentSilent": _condition("StoreReady", "Unknown", "AgentSilent", "Pending"),
+    "UmbraRolloutHeld": Case(
+        {condition("Stalled", "True", "AcknowledgementRequired"): _ILL},
+        {condition("Stalled", "True", "ProfileNotFound"): "1x210"},
+        minutes=5,
+    ),
+    "UmbraDeploymentUnobserved": _same("umbra_deployment_unobserved_generations{%s}", gauge(0, 2), gauge(0, 0)),
+    "UmbraPrefixHitsDeclining": _both(
+        _TOKENS,
+        (counter(58020, 49440), counter(1980, 10560)),
+        (counter(58020, 58020), counter(1980, 1980)),
+    ),
     "UmbraEngineFailed": _same('umbra_agent_engine_state{state="failed",%s}', gauge(0, 1), gauge(0, 0)),
     "UmbraEngineRestarting": _same(
         'umbra_agent_engine_restarts_total{reason="Exited",%s}', counter(0, 1), "0x50 1x160"
@@ -108,9 +162,12 @@ CASES = {
 }
 
 
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
 def alerts() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -119,10 +176,10 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _series(case: Case) -> list[dict[str, str]]:
-    """The ill pod lives in the namespace `ill`, the other in `quiet`."""
+    """What is ill lives in the namespace `ill`, the other in `quiet`."""
     found = []
     for namespace, series in (("ill", case.ill), ("quiet", case.quiet)):
-        labels = f'namespace="{namespace}",umbra_dev_deployment="k3",pod="k3-0-1"'
+        labels = f'namespace="{namespace}",name="k3",umbra_dev_deployment="k3",pod="k3-0-1"'
         found += [{"series": name % labels, "values": values} for name, values in series.items()]
     return found
 
@@ -139,9 +196,12 @@ def test_each_alert_fires_stays_quiet_and_clears(tmp_path: Path) -> None:
     tests = [
         {
             "name": name,
-            "interval": "1m",
+            "interval": f"{case.minutes}m",
             "input_series": _series(case),
-            "promql_expr_test": [_firing(name, 28, False), _firing(name, ILL_AT, True), _firing(name, WELL_AT, False)],
+            "promql_expr_test": [
+                _firing(name, step * case.minutes, fires)
+                for step, fires in ((28, False), (ILL_AT, True), (WELL_AT, False))
+            ],
         }
         for name, case in CASES.items()
     ]
@@ -160,16 +220,32 @@ def test_promtool_finds_no_fault() -> None:
 
 def test_every_metric_of_ours_exists() -> None:
     page = metricspage.metrics_page()
-    for name, rule in alerts().items():
-        for metric in set(re.findall(r"\b(?:umbra_(?!dev)|controller_runtime_)\w+", rule["expr"])):
-            assert f"`{metric.removesuffix('_bucket')}`" in page, (name, metric)
+    for rule in rules():
+        for metric in set(re.findall(r"(?<!:)\b(?:umbra_(?!dev)|controller_runtime_)\w+", rule["expr"])):
+            assert f"`{metric.removesuffix('_bucket')}`" in page, metric
+
+
+def test_every_reason_of_a_condition_exists() -> None:
+    wanted = {
+        value
+        for rule in rules()
+        for text in re.findall(r'reason!?~?="([A-Z][\w|]+)"', rule["expr"])
+        for value in text.split("|")
+    }
+    assert wanted - {"Exited"} <= {reason.value for reason in Reason}
+
+
+def test_recorded_series_are_named_by_level_metric_and_operation() -> None:
+    names = [rule["record"] for rule in rules() if "record" in rule]
+    assert names
+    assert all(re.fullmatch(r"[a-z_]+:[a-z_]+:[a-z_]*rate15m", name) for name in names)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_alert_has_its_runbook(name: str) -> None:
     rule = alerts()[name]
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert rule["annotations"]["runbook"] == f"docs/runbooks/{name}.md"
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
     text = (RUNBOOKS / f"{name}.md").read_text()
     assert re.findall(r"^#+ (.*)$", text, re.MULTILINE) == [name, "Meaning", "Confirm", "Do"]
 
@@ -182,3 +258,11 @@ def test_the_chart_ships_exactly_these_alerts_when_asked() -> None:
     (body,) = [body for body in template({**IMAGE, "prometheusRule.create": True}) if body["kind"] == "PrometheusRule"]
     assert body["spec"] == yaml.safe_load(RULES.read_text())
     assert [body for body in template(IMAGE) if body["kind"] == "PrometheusRule"] == []
+
+
+def test_the_runbooks_are_where_the_chart_s_values_say() -> None:
+    values = {**IMAGE, "prometheusRule.create": True, "prometheusRule.runbooks": "https://docs.example.test/runbooks/"}
+    (body,) = [body for body in template(values) if body["kind"] == "PrometheusRule"]
+    found = [rule for group in body["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+    wanted = {f"https://docs.example.test/runbooks/{name}.md" for name in alerts()}
+    assert {rule["annotations"]["runbook_url"] for rule in found} == wanted

@@ -139,6 +139,8 @@ def test_the_pod_monitor_finds_the_operators_and_their_port() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    # Series about a K3Deployment carry its namespace, which must not become `exported_namespace`.
+    assert endpoint["honorLabels"] is True
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert of_kind(template(IMAGE), "PodMonitor") == []
 

@@ -1,11 +1,15 @@
-"""The reference page of metrics against what a process really shows."""
+"""The reference page of metrics against what a process really shows, and the metrics about K3Deployments."""
 
 import re
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from builders import NAME, NAMESPACE, deployment, stored
 from product import ROOT
 from umbra_operator import metrics
+from umbra_operator.conditions import Reason, Type, Verdict, merge
+from umbra_operator.fleet import Fleet
+from umbra_operator.observe import Memory
 
 
 def test_the_page_names_every_series_of_the_operator_with_its_labels() -> None:
@@ -21,3 +25,40 @@ def test_the_page_names_every_series_of_the_operator_with_its_labels() -> None:
     for name, labels in re.findall(r"^\| `(\w+_total)` \| counter \| \w* \| (`[^|]+) \|", table, re.MULTILINE):
         series = next(line for line in lines if line.startswith(f"{name}{{"))
         assert set(re.findall(r"`(\w+)`", labels)) == set(re.findall(r"(\w+)=", series))
+
+
+def shown(memory: Memory) -> set[str]:
+    registry = CollectorRegistry()
+    registry.register(Fleet(memory.deployments.values))
+    return {line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")}
+
+
+def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> None:
+    memory = Memory()
+    verdicts = [
+        Verdict(Type.AVAILABLE, True, Reason.SERVING, ""),
+        Verdict(Type.STORE_READY, None, Reason.AGENT_SILENT, ""),
+    ]
+    status = {"readyReplicas": 1, "observedGeneration": 2, "conditions": merge((), verdicts, 2, "2026-12-02T07:00:00Z")}
+    body = stored(deployment(replicas=2), "d1", generation=3)
+    memory.put_deployment({**body, "status": status})
+    of = f'name="{NAME}",namespace="{NAMESPACE}"'
+    assert shown(memory) == {
+        f'umbra_deployment_condition{{{of},reason="Serving",status="True",type="Available"}} 1.0',
+        f'umbra_deployment_condition{{{of},reason="AgentSilent",status="Unknown",type="StoreReady"}} 1.0',
+        f"umbra_deployment_replicas{{{of}}} 2.0",
+        f"umbra_deployment_ready_replicas{{{of}}} 1.0",
+        f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
+    }
+    memory.drop_deployment((NAMESPACE, NAME), "d1")
+    assert not shown(memory)
+
+
+def test_a_deployment_that_cannot_be_read_is_shown_all_the_same() -> None:
+    memory = Memory()
+    memory.put_deployment(stored({**deployment(), "spec": {"replicas": "many"}}, "d1"))
+    of = f'name="{NAME}",namespace="{NAMESPACE}"'
+    assert shown(memory) == {
+        f"umbra_deployment_ready_replicas{{{of}}} 0.0",
+        f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
+    }

@@ -8,6 +8,7 @@ from umbra_agent import metrics as agent
 from umbra_linker.metrics import METRICS
 from umbra_operator import metrics as operator
 from umbra_operator.codegen.reference import NOTE
+from umbra_operator.fleet import Fleet
 
 _UNITS = ("seconds", "bytes")
 
@@ -28,11 +29,13 @@ def metrics_page() -> str:
             "\n## Operator\n\nAt `/metrics` of the operator's own port, 8080 unless `UMBRA_METRICS_PORT` says ",
             "otherwise. Where controller-runtime has a metric, its name is used.\n\n",
             *_table(operator_rows()),
+            "\n## K3Deployments\n\nAt `/metrics` of the operator that leads; a series ends with its object. ",
+            "`namespace` is the object's: a scrape must honour labels, as the chart's PodMonitor does.\n\n",
+            *_table(_fleet_rows()),
             "\n## Linker\n\nIn the engine's own `/metrics`, one series for each rank.\n\n",
             *_table(linker),
-            "\n## Agents\n\nAt `/metrics` of each agent, which has those about its own child. `umbra_agent_info` has ",
-            "the labels `agent`, `kit` and `revision`, a metric of states `state`, and the restarts `reason`.\n\n",
-            *_table((each.name, each.kind, each.unit, (), each.help) for each in agents),
+            "\n## Agents\n\nAt `/metrics` of each agent, which has those about its own child.\n\n",
+            *_table((each.name, each.kind, each.unit, each.labels, each.help) for each in agents),
         ]
     )
 
@@ -46,6 +49,11 @@ def operator_rows() -> Iterator[Row]:
             name = f"{family.name}_total" if family.type == "counter" else family.name
             unit = next((unit for unit in _UNITS if family.name.endswith(f"_{unit}")), "")
             yield name, family.type, unit, made._labelnames, family.documentation
+
+
+def _fleet_rows() -> Iterator[Row]:
+    for family in Fleet().describe():
+        yield family.name, family.type, "", family._labelnames, family.documentation
 
 
 def _table(rows: Iterable[Row]) -> Iterator[str]:
