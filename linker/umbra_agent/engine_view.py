@@ -1,7 +1,7 @@
 """What the engine agent shows: readiness, /status and metrics, all from one frozen snapshot."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from umbra_agent.child import Exit
@@ -21,6 +21,7 @@ from umbra_agent.metrics import (
     one_hot,
 )
 from umbra_agent.progress import Progress
+from umbra_agent.scrape import Reading
 
 State = Literal["waiting", "starting", "serving", "draining", "stopping", "failed"]
 ExitReason = Literal["Exited", "Stopped", "DrainTimeout", "StartFailed"]
@@ -69,6 +70,8 @@ class EngineSnapshot:
     stop_seconds: float | None = None
     last_exit: LastExit | None = None
     progress: Progress | None = None
+    reading: Reading | None = None
+    """What the engine last said under /metrics; None before it served."""
     problem: str | None = None
 
 
@@ -89,6 +92,7 @@ def not_ready_reason(snapshot: EngineSnapshot) -> str | None:
 
 def status(snapshot: EngineSnapshot, epoch: str | None, now: float) -> dict[str, Any]:
     """The /status document at the Unix time `now`. Holds no argument and no environment value."""
+    reading = snapshot.reading
     return {
         "agent": "engine",
         "kit": snapshot.kit or snapshot.agent_kit,
@@ -105,12 +109,14 @@ def status(snapshot: EngineSnapshot, epoch: str | None, now: float) -> dict[str,
         "progress": None if snapshot.progress is None else snapshot.progress.to_status(now),
         "lastExit": None if snapshot.last_exit is None else snapshot.last_exit.to_status(),
         "problem": snapshot.problem,
+        "digestProblem": None if reading is None else reading.problem,
+        "digest": None if reading is None or reading.digest is None else reading.digest.to_status(),
     }
 
 
 def snapshot_to_handover(snapshot: EngineSnapshot) -> dict[str, Any]:
     """For the agent that replaces this one."""
-    return asdict(snapshot)
+    return asdict(replace(snapshot, progress=None, reading=None))
 
 
 def snapshot_from_handover(document: Mapping[str, Any], agent_kit: str) -> EngineSnapshot:
@@ -120,7 +126,7 @@ def snapshot_from_handover(document: Mapping[str, Any], agent_kit: str) -> Engin
     if last is not None:
         explanation = Explanation(**last["explanation"]) if last["explanation"] else None
         known["last_exit"] = LastExit(Exit(**last["exit"]), last["reason"], explanation)
-    return EngineSnapshot(**{**known, "agent_kit": agent_kit, "progress": None})
+    return EngineSnapshot(**{**known, "agent_kit": agent_kit, "progress": None, "reading": None})
 
 
 def samples(snapshot: EngineSnapshot) -> list[Sample]:

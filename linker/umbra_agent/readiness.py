@@ -1,15 +1,16 @@
-"""The supervisor's two probes: does the engine answer, does the store's agent say ready."""
+"""What the supervisor asks beside its steps: does the engine answer and what does it say, is the store ready."""
 
 from collections.abc import Callable
 
 from umbra_agent.probe import Poll, http_ready
+from umbra_agent.scrape import Reading, Scraper
 from umbra_agent.session import Session
 
 PROBE_TIMEOUT_SECONDS = 2.0
 
 
 class Probes:
-    """Both probes, each in its own thread. `session` and `serving` are looked up before each probe."""
+    """Each in its own thread. `session` and `serving` are looked up before each probe."""
 
     def __init__(
         self, store_port: int | None, session: Callable[[], Session | None], serving: Callable[[], bool]
@@ -20,11 +21,13 @@ class Probes:
         self._serving = serving
         self.engine = Poll(self._probe_engine, self._token, self._period)
         """Its token is the engine's pid."""
+        self._scraper = Scraper(session, serving)
         self._store = Poll(self._probe_store, lambda: True, lambda: 0.25 if self.store_problem else 1.0)
 
     def start(self) -> None:
         """Begin to probe."""
         self.engine.start()
+        self._scraper.start()
         if self._store_port is not None:
             self._store.start()
 
@@ -32,6 +35,10 @@ class Probes:
     def store_problem(self) -> str | None:
         """Why the store was not ready when last asked, or None when it was."""
         return self._store.latest[1]
+
+    def reading(self, pid: int) -> Reading | None:
+        """What the engine with this pid last said under /metrics; None before it was asked."""
+        return self._scraper.latest(pid)
 
     def _token(self) -> int | None:
         session = self._session()

@@ -76,9 +76,13 @@ def bind_name(listener: socket.socket) -> tuple[str, int]:
 
 
 def encode_status(document: Mapping[str, Any]) -> bytes:
-    """Return `document` as JSON of at most STATUS_LIMIT_BYTES; texts are shortened, then left out, if they must be."""
-    for limit in (400, 100, 0):
-        raw = compact({key: _shortened(value, limit) for key, value in document.items()}).encode("utf-8")
+    """Return `document` as JSON of at most STATUS_LIMIT_BYTES.
+
+    Texts are shortened if they must be, then the digest is left out, then the texts.
+    """
+    for limit, with_digest in ((400, True), (100, True), (400, False), (100, False), (0, False)):
+        kept = {key: value for key, value in document.items() if with_digest or key != "digest"}
+        raw = compact({key: _shortened(value, limit) for key, value in kept.items()}).encode("utf-8")
         if len(raw) <= STATUS_LIMIT_BYTES:
             return raw
     raise ValueError("the status holds more than sentences of unbounded size")

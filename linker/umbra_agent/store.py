@@ -270,6 +270,7 @@ class Store:
             "stage": self.stage,
             "capacityBytes": self.capacity_bytes,
             "registered": self.log.registered,
+            "evictions": self.log.evictions(),
             "startedAt": round(self._child.started_at, 3),
             "lastExit": exit_status(self.exit),
             "problem": self._problem or self.reason(),

@@ -43,6 +43,15 @@ class StoreLog:
         elif _STUCK.search(line):
             self.eviction_stuck += 1
 
+    def evictions(self) -> dict[str, int]:
+        """The evictions object of /status: since the store's start."""
+        return {
+            "rounds": self.eviction_rounds,
+            "keys": self.evicted_keys,
+            "bytes": self.evicted_bytes,
+            "stuck": self.eviction_stuck,
+        }
+
     def to_handover(self) -> dict[str, Any]:
         """For the agent that replaces this one."""
         return dataclasses.asdict(self)

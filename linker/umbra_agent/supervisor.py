@@ -105,8 +105,12 @@ class Supervisor:
                 self._step_stopping(stop)
         held = self._revisions.held
         parts = (self._revisions.file.problem, held and held.reason, self._problem)
-        progress = self._session.progress.latest if self._session is not None else None
-        self._set(problem=" ".join(part for part in parts if part) or None, progress=progress)
+        session = self._session
+        self._set(
+            problem=" ".join(part for part in parts if part) or None,
+            progress=None if session is None else session.progress.latest,
+            reading=None if session is None else self._probes.reading(session.child.pid),
+        )
 
     @property
     def replaceable(self) -> bool:

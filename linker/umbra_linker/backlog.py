@@ -21,6 +21,11 @@ class Backlog:
         self._held = dict.fromkeys(pool_pages, 0)
         self._nodes: deque[dict[str, int]] = deque()
 
+    @property
+    def held(self) -> dict[str, int]:
+        """The pages that unfinished offloads hold, by pool; from any thread."""
+        return dict(self._held)
+
     def allow(self, percent: int) -> None:
         """Change the part that may be held; what waits already goes on waiting."""
         self._most = {pool: max(1, pages * percent // 100) for pool, pages in self._pool_pages.items()}

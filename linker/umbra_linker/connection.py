@@ -64,6 +64,11 @@ class StoreWatch:
         self._connect_anew = connect_anew
         self._retired: list[tuple[int, object]] = []
 
+    @property
+    def created_seconds(self) -> float:
+        """When the socket of the present client's store was made, in Unix seconds; 0 when that cannot be told."""
+        return self._epoch.created_ns / 1e9 if self._epoch else 0.0
+
     def look(self) -> bool:
         """Return whether a new connection was made."""
         self._drop_retired()

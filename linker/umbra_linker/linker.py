@@ -127,7 +127,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self._upkeep = Upkeep(
             watch, self._address, self._calls, self._lookups, self.metrics, self._live,
             load_deadline_seconds=self.settings.load_deadline_seconds,
-            oldest_offload=self._offloads.oldest_seconds, rank=self.position.tensor,
+            oldest_offload=self._offloads.oldest_seconds, held_pages=self._offloads.held_pages,
+            rank=self.position.tensor,
         )  # fmt: skip
         self._announce()
 
@@ -153,6 +154,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
     def _new_backlog(self) -> Backlog:
         pages = {name.value: entry._row_count // entry._row_span for name, entry in self.pools.items()}
+        self.metrics.pools(pages)
         return Backlog(pages, self.settings.offload_backpressure_percent)
 
     def _page_bytes(self) -> dict[str, int]:

@@ -88,6 +88,13 @@ METRICS = (
         "umbra_linker_offload_oldest_seconds", Kind.GAUGE, "Age of the oldest node that this rank has not stored yet.",
         "seconds",
     ),
+    Metric(
+        "umbra_linker_offload_held_pages", Kind.GAUGE,
+        "Pages (and states) that nodes being stored hold; the device can evict none of them.", "pages", _PER_POOL,
+    ),
+    Metric(
+        "umbra_linker_pool_pages", Kind.GAUGE, "Pages (and states) that the device has room for.", "pages", _PER_POOL
+    ),
     Metric("umbra_linker_stored_objects_total", Kind.COUNTER, "Objects this rank wrote.", "objects", _PER_POOL),
     Metric("umbra_linker_stored_bytes_total", Kind.COUNTER, "Bytes this rank wrote.", "bytes", _PER_POOL),
     Metric(
@@ -131,6 +138,11 @@ METRICS = (
     Metric(
         "umbra_linker_reconnects_total", Kind.COUNTER,
         "New connections to the store because another process served it; each began with an empty store.", "",
+    ),
+    Metric(
+        "umbra_linker_store_created_timestamp_seconds", Kind.GAUGE,
+        "When the socket was made of the store that this rank is connected to; 0 when that cannot be told. "
+        "Ranks that differ ask different stores.", "seconds",
     ),
     Metric(
         "umbra_linker_policy", Kind.GAUGE, "The numeric settings in force, one series each.", "",
@@ -265,6 +277,20 @@ class LinkerMetrics:
         """Record, in seconds, how old the oldest unanswered call and the oldest unfinished offload are."""
         self._of("umbra_linker_oldest_call_seconds").set(oldest_call)
         self._of("umbra_linker_offload_oldest_seconds").set(oldest_offload)
+
+    def held(self, pages: Mapping[str, int]) -> None:
+        """Record, by pool, the pages that unfinished offloads hold."""
+        for pool, count in pages.items():
+            self._of("umbra_linker_offload_held_pages", pool).set(count)
+
+    def pools(self, pages: Mapping[str, int]) -> None:
+        """Publish how many pages each pool of the device has."""
+        for pool, count in pages.items():
+            self._of("umbra_linker_pool_pages", pool).set(count)
+
+    def store_created(self, seconds: float) -> None:
+        """Record when, in Unix seconds, the store was made that is asked; 0 for an unknown time."""
+        self._of("umbra_linker_store_created_timestamp_seconds").set(seconds)
 
     def call(self, operation: Operation, seconds: float) -> None:
         """Record one answered call to the store."""

@@ -106,6 +106,10 @@ class Offloads:
         """Return how old the oldest unfinished node is; from any thread."""
         return self._tasks.oldest_seconds()
 
+    def held_pages(self) -> dict[str, int]:
+        """Return the pages that unfinished nodes hold, by pool; from any thread."""
+        return self._backlog.held
+
     def cancel_waiting(self) -> None:
         """Let every node fail that has not been begun."""
         self._tasks.cancel_waiting()

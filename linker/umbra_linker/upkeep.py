@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .connection import StoreWatch
 from .live import LiveSettings
@@ -33,6 +33,7 @@ class Upkeep:
         *,
         load_deadline_seconds: int,
         oldest_offload: Callable[[], float],
+        held_pages: Callable[[], Mapping[str, int]],
         rank: int,
     ) -> None:
         """Start the thread.
@@ -46,6 +47,7 @@ class Upkeep:
             live: settings that are looked for.
             load_deadline_seconds: how long a call of a load may stay unanswered.
             oldest_offload: seconds.
+            held_pages: by pool, what unfinished offloads hold.
             rank: names the thread.
         """
         self._watch = watch
@@ -57,6 +59,7 @@ class Upkeep:
         self.load_deadline_seconds = load_deadline_seconds
         """May be changed."""
         self._oldest_offload = oldest_offload
+        self._held_pages = held_pages
         self._heartbeat = Heartbeat(self._beat, INTERVAL_SECONDS, f"umbra-heartbeat-{rank}")
 
     def stop(self) -> None:
@@ -68,9 +71,11 @@ class Upkeep:
             self._fence(self._watch)
             if self._watch.look():
                 self._metrics.reconnected()
+            self._metrics.store_created(self._watch.created_seconds)
         self._lookups.mend(self._store_speaks)
         self._live.look()
         self._metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._oldest_offload())
+        self._metrics.held(self._held_pages())
 
     def _store_speaks(self) -> bool:
         return self._address is None or alive(self._address, INTERVAL_SECONDS)

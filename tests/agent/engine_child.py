@@ -62,6 +62,7 @@ def main() -> None:
     exit_after = float(option("--exit-after", "inf"))
     ready_after = float(option("--ready-after", "0"))
     drain_until = None
+    metrics = option("--metrics")
     said, count = 0, int(option("--count", "0"))
     while True:
         if said < count:
@@ -86,7 +87,11 @@ def main() -> None:
             continue
         with connection:
             connection.settimeout(1)
-            connection.recv(4096)
+            asked = connection.recv(4096)
+            if metrics and asked.startswith(b"GET /metrics "):
+                text = Path(metrics).read_bytes()
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+                continue
             ok = now >= ready_after and not draining
             line = "200 OK" if ok else "503 Service Unavailable"
             connection.sendall(f"HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())

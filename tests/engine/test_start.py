@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cpuengine.launcher import EngineExited, ForkLauncher, Launch
 from cpuengine.store import Store
 from engine_fixtures import linker_arguments, write_metadata
+from umbra_agent.digest import Digest, digest
 from umbra_linker.metrics import METRICS
 
 pytestmark = pytest.mark.engine
@@ -20,6 +22,9 @@ def test_metrics_are_in_the_engines_own_exposition(
 ) -> None:
     engine = fork_launcher.launch(Launch(linker_arguments(store.address), path=kit_path), "metrics")
     engine.client.generate([5] * 80)
+    found: Digest | None = None
+    while found is None or not found.ranks.store:  # published beside the scheduler, once a second
+        found = digest(engine.client.request("/metrics"), time.time())
     samples = engine.client.samples("umbra_")
     log = engine.log.read_text()
     engine.stop()
@@ -37,6 +42,16 @@ def test_metrics_are_in_the_engines_own_exposition(
     assert 'key_layout="Auto"' in info
     assert 'kv_suffix="cp0_pp0"' in info
     assert "key layout: kv cp0_pp0 (one copy for all tensor ranks)" in log
+
+    # What the agent makes of it: every name that it looks for is one that the engine has.
+    assert (found.values["promptTokens"], found.values["hitTokens"]) == (80, 0)
+    assert found.values["computedTokens"] >= 80
+    assert found.values["lookups"] == 1
+    assert found.missed_pages == {"never_stored": 1}
+    assert found.values["calls"] == found.values["fastCalls"] == 1
+    assert found.values["checkpointSlots"] > found.values["lockedCheckpoints"] >= 0
+    assert found.ranks.tree_core == {"rust": "0"}
+    assert [*found.ranks.store] == [f"{store.socket_path.stat().st_ctime:.3f}"]
 
 
 def test_an_untested_version_ends_the_engine(

@@ -19,6 +19,7 @@ def test_a_full_pool_holds_back_the_nodes_that_need_it_and_no_others() -> None:
     assert backlog.admits({"kv": 69})
     assert not backlog.admits({"kv": 70})
     assert backlog.admits({"kv": 69, "mamba": 0})
+    assert backlog.held == {"kv": 6, "mamba": 6}
     backlog.finish_oldest()
     assert backlog.admits({"kv": 1, "mamba": 1})
 
