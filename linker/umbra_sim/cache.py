@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from umbra_linker import policy as linker
+from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.device import Device, Node
 from umbra_sim.policies import Policy, Recency
 from umbra_sim.tier import Objects, Tier
-from umbra_sim.trace import PAGE_TOKENS, Pages
+from umbra_sim.trace import Pages
 
 CHUNK_TOKENS = 8192
 """Tokens of a prefill chunk (``--chunked-prefill-size``)."""

@@ -19,9 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.errors import InputError
 from umbra_sim.files import open_trace
-from umbra_sim.trace import PAGE_TOKENS, PageNumbers, Request, Session, Trace
+from umbra_sim.trace import PageNumbers, Request, Session, Trace
 
 MOONCAKE_BLOCK = 512
 """Tokens a block in Mooncake's traces (FAST'25 release)."""

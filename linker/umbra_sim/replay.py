@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.cache import DECODE_GRID, Cache, Lookup
-from umbra_sim.trace import PAGE_TOKENS, Pages, Request, Session, Trace
+from umbra_sim.trace import Pages, Request, Session, Trace
 
 HOUR = 3600.0
 BUCKETS = 60

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from umbra_linker.shape import PAGE_TOKENS, Shape
 from umbra_sim.cache import Cache
 from umbra_sim.device import Device
 from umbra_sim.foresight import ForesightCache, ForesightTier, future
 from umbra_sim.policies import Policy, Recency
 from umbra_sim.replay import Counts, Load, Script, repeat, replay
-from umbra_sim.shape import Shape
 from umbra_sim.tier import Tier
-from umbra_sim.trace import PAGE_TOKENS, Trace
+from umbra_sim.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)

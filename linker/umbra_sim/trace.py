@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-PAGE_TOKENS = 64
-"""Tokens a page, as the engine is started (``--page-size 64``)."""
-
 Pages = npt.NDArray[np.int64]
 """Numbers of pages, in the order of the prompt."""
 

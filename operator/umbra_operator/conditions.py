@@ -57,6 +57,7 @@ class Reason(StrEnum):
     DEVICES_NOT_OFFERED = "DevicesNotOffered"
     PARALLELISM_INVALID = "ParallelismInvalid"
     DECODE_CONTEXT_UNSUPPORTED = "DecodeContextUnsupported"
+    GPU_MEMORY_SHORT = "GpuMemoryShort"
     VERSIONS_UNSUPPORTED = "VersionsUnsupported"
     NAME_CONFLICT = "NameConflict"
     WRITE_REFUSED = "WriteRefused"
@@ -103,6 +104,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.DEVICES_NOT_OFFERED: "spec.devices.mode asks for GPUs in a way that the profile's devices do not name.",
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
     Reason.DECODE_CONTEXT_UNSUPPORTED: "This release's linker does not run with decodeContext greater than 1.",
+    Reason.GPU_MEMORY_SHORT: "Weights, pools and prefill do not fit the profile's GPUs; `umbra plan` has the figures.",
     Reason.VERSIONS_UNSUPPORTED: "The profile's kit was not tested with its SGLang or mori, or this operator not with "
     "that kit. Use a profile whose versions go together; the message says which do.",
     Reason.NAME_CONFLICT: "A name that Umbra needs belongs to another object, which is never touched.",

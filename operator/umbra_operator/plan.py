@@ -13,6 +13,7 @@ from umbra_operator.render import names
 from umbra_operator.render.budgets import min_available
 from umbra_operator.render.children import IMMUTABLE, children
 from umbra_operator.render.engine import launch_document
+from umbra_operator.render.memory import check_gpu_memory
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision, revision
@@ -135,9 +136,11 @@ def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revis
         return Finding(Reason.PROFILE_UNREADABLE, message), None, None
     wanted = revision(deployment.spec, profile.spec)
     try:
-        return None, resolve(deployment.spec, profile.spec), wanted
+        resolved = resolve(deployment.spec, profile.spec)
+        check_gpu_memory(resolved)
     except SpecInvalid as error:
         return Finding(Reason(error.reason), str(error)), None, wanted
+    return None, resolved, wanted
 
 
 def _name_conflict(observed: Observed) -> Finding | None:

@@ -260,6 +260,10 @@ PROFILE: dict[str, Case] = {
     "requirements.modes.versions": ({}, {}, {"requirements.modes.versions": "Warn"}, ['\\"versions\\":\\"Warn\\"']),
 }
 PROFILE_ELSEWHERE = {
+    "gpuMemory.size": "what fits (test_plan_command)",
+    "gpuMemory.weights": "what fits (test_plan_command)",
+    "gpuMemory.draft": "what fits (test_plan_command)",
+    "gpuMemory.working": "what fits (test_plan_command)",
     "engine.allowedArgs": "what extraArgs may hold (test_resolve)",
     "engine.allowedEnv": "what env may hold (test_resolve)",
 }

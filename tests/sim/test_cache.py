@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naivecache import NaiveCache
+from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.cache import Cache
 from umbra_sim.device import Device
 from umbra_sim.policies import POLICIES, Recency
 from umbra_sim.tier import Tier
-from umbra_sim.trace import PAGE_TOKENS
 
 Step = tuple[int, int, int, int, int]
 STEPS = st.lists(

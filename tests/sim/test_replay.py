@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from simtraces import growing, write_lines, write_tar
+from umbra_linker.shape import Shape
 from umbra_sim.cache import Cache
 from umbra_sim.device import Device
 from umbra_sim.policies import POLICIES, Recency
 from umbra_sim.readers import read
 from umbra_sim.replay import Load, Script, repeat, replay
-from umbra_sim.shape import Shape
 from umbra_sim.simulate import Setup, simulate
 from umbra_sim.tier import Tier
 from umbra_sim.trace import Trace

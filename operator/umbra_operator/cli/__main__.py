@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from umbra_operator.cli import size
+from umbra_operator.cli import plan, size
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -11,6 +11,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="umbra", description="Plans deployments of Kimi K3 with Umbra.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     size.add_command(commands)
+    plan.add_command(commands)
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)
     return status

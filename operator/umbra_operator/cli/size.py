@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from umbra_linker.shape import KDA_HEADS, Shape
 from umbra_operator.api.base import quantity_bytes
 
 DESCRIPTION = "Replays a trace of requests through a model of device and store, with the linker's own policy code."
@@ -90,7 +91,6 @@ def _setup(arguments: argparse.Namespace) -> Any:
     from umbra_sim.errors import InputError  # noqa: PLC0415
     from umbra_sim.policies import Recency  # noqa: PLC0415
     from umbra_sim.replay import Load  # noqa: PLC0415
-    from umbra_sim.shape import KDA_HEADS, Shape  # noqa: PLC0415
     from umbra_sim.simulate import Setup  # noqa: PLC0415
 
     if KDA_HEADS % arguments.tensor:

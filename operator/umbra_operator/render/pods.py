@@ -10,6 +10,7 @@ from typing import Any
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SourceType
 from umbra_operator.render import engine, names, podpatch, store
+from umbra_operator.render.memory import node_bytes
 from umbra_operator.render.resolve import Resolved
 from umbra_operator.render.revision import Revision
 
@@ -104,9 +105,7 @@ def _preflight(resolved: Resolved) -> dict[str, Any]:
     requirements, versions = resolved.profile.requirements, resolved.profile.versions
     wanted = {
         "memlockBytes": quantity_bytes(requirements.memlock) if requirements.memlock else None,
-        # Huge pages are counted by the scheduler, and are no part of the memory that it can give out otherwise.
-        "memoryBytes": quantity_bytes(requirements.memory_headroom)
-        + (0 if store.hugepage_bytes(resolved) else resolved.store_bytes),
+        "memoryBytes": node_bytes(resolved),
         "versions": {"sglang": versions.sglang, "amd-mori": versions.mori},
         "modes": requirements.modes.dump(),
     }

@@ -183,6 +183,19 @@ class NodeRequirements(Model):
     """What each failed check does: Require stops the pod, Warn goes on."""
 
 
+class GpuMemory(Model):
+    """What the arithmetic of GPU memory rests on."""
+
+    size: Bytes
+    """Memory of one GPU."""
+    weights: Bytes
+    """Weights of all ranks together, as this profile's engine holds them."""
+    draft: Bytes = "8G"
+    """A DSPARK draft on each rank."""
+    working: Bytes = "24G"
+    """What the prefill needs on each rank beside weights and pools."""
+
+
 class K3ProfileSpec(Model):
     """Images, default flags and limits. Immutable: a change is a new profile with a new version in its name."""
 
@@ -203,6 +216,8 @@ class K3ProfileSpec(Model):
     """GPUs of the node. Unset: the engine requests none."""
     rocm: Annotated[Rocm, Field(json_schema_extra=POD)] = Rocm()
     """ROCm's settings."""
+    gpu_memory: Annotated[GpuMemory | None, Field(json_schema_extra=OPERATOR)] = None
+    """Sizes of GPUs and weights: what cannot fit is told before a pod is made. Unset: nothing is checked."""
     host_mounts: Annotated[
         list[HostMount], Field(max_length=32, json_schema_extra=edit(EditClass.POD, **list_map("name")))
     ] = []

@@ -1,11 +1,11 @@
-"""What one page and one checkpoint of Kimi K3 weigh, from the model's shape and the engine's."""
+"""What one page and one checkpoint of Kimi K3 weigh, from the model's shape and the engine's. Standard library only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from umbra_sim.trace import PAGE_TOKENS
-
+PAGE_TOKENS = 64
+"""Tokens a page, as the engine is started (``--page-size 64``)."""
 MLA_LAYERS, MLA_WIDTH = 24, 512 + 64
 """Layers with KV, and elements a token in each: kv_lora_rank and qk_rope_head_dim (SGLang, models/kimi_k3.py)."""
 KDA_LAYERS, KDA_HEADS, KDA_HEAD = 69, 96, 128

@@ -1,0 +1,122 @@
+"""``umbra plan``: the figures of the examples, what to change where something does not fit, and ConfigValid alike."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import DEPLOYMENT_SPEC, PROFILE_SPEC, edited
+from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
+from umbra_operator.cli.__main__ import main
+from umbra_operator.conditions import Reason
+from umbra_operator.errors import SpecInvalid
+from umbra_operator.render.memory import check_gpu_memory
+from umbra_operator.render.resolve import resolve
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROFILE = (EXAMPLES / "mi355x-tp8-v1.yaml").read_text()
+MEMORY = {"gpuMemory": {"size": "288G", "weights": "1560G"}}
+
+
+def plan(tmp_path: Path, *edits: tuple[str, str], name: str = "k3-mi355x.yaml", **node: object) -> int:
+    deployment, profile = (EXAMPLES / name).read_text(), PROFILE
+    for old, new in edits:
+        assert old in deployment + profile
+        deployment, profile = deployment.replace(old, new), profile.replace(old, new)
+    (tmp_path / "cr.yaml").write_text(deployment + "---\n" + profile)
+    argv = ["plan", "-f", str(tmp_path / "cr.yaml")]
+    if node:
+        (tmp_path / "node.json").write_text(json.dumps(node))
+        argv += ["--node", str(tmp_path / "node.json")]
+    return main(argv)
+
+
+@pytest.mark.parametrize("name", ["k3-mi355x.yaml", "k3-dspark-pvc.yaml"])
+def test_the_examples_fit_and_every_figure_has_formula_and_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert plan(tmp_path, name=name, memoryBytes=3 * 10**12) == 0
+    figures, _, words = capsys.readouterr().out.partition("\n\n")
+    assert all(len([cell for cell in line.split("  ") if cell]) == 4 for line in figures.splitlines()[1:])
+    for text in ("weights per rank", "195.0 GB", "56,171,520 B", "603 s", "1930 s"):
+        assert text in figures
+    assert words.endswith("It fits.\n")
+
+
+def test_the_figures_are_those_of_sglang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: 230.4 GB less 195; of 35.4 GB nine nineteenths are 298 checkpoints, one of which is never used."""
+    assert plan(tmp_path) == 0
+    said = capsys.readouterr().out
+    assert slot(said, "checkpoint slots") == "297"
+    assert slot(said, "requests at once") == "59"
+    assert slot(said, "tokens of KV") == "674,944"
+    assert "a request of more than 674,944 tokens is refused" in said
+    assert plan(tmp_path, ("  cache:", "  engine: {kvCacheDtype: fp8_e4m3, mambaStateDtype: bfloat16}\n  cache:")) == 0
+    said = capsys.readouterr().out
+    assert int(slot(said, "checkpoint slots")) > 570
+    assert slot(said, "longest request") == "1,048,576"
+    assert "note" not in said
+
+
+def slot(said: str, name: str) -> str:
+    return next(line for line in said.splitlines() if line.startswith(name))[len(name) :].split()[0]
+
+
+@pytest.mark.parametrize(
+    ("edits", "node", "says"),
+    [
+        ([('"0.80"', '"0.95"')], {}, "lower spec.engine.memoryFractionPercent to at most 91"),
+        ([('"0.80"', '"0.67"')], {}, "no room for one request"),
+        ([("weights: 1560G", "weights: 1992G"), ("tensor: 8", "tensor: 4")], {}, "SGLANG_AITER_K3_OPT"),
+        ([("tensor: 8", "tensor: 4")], {}, "raise spec.parallelism.tensor"),
+        ([], {"memoryBytes": 10**12}, "lower spec.cache.dram.size to at most 216Gi"),
+        ([], {"memoryBytes": 10**11}, "use nodes with more memory"),
+        ([], {"gpuMemoryBytes": 192 * 10**9}, "weights take 195.0 GB of 192.0 GB"),
+    ],
+)
+def test_what_does_not_fit_says_what_to_change(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    edits: list[tuple[str, str]],
+    node: dict[str, object],
+    says: str,
+) -> None:
+    assert plan(tmp_path, *edits, **node) == 1
+    assert says in capsys.readouterr().out
+
+
+def test_more_requests_than_run_at_once_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(tmp_path, name="k3-dspark-pvc.yaml") == 0
+    assert "requests run at once where 64 are asked for" in capsys.readouterr().out
+
+
+def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-f", str(EXAMPLES / "k3-mi355x.yaml")]) == 2
+    assert plan(tmp_path, ("size: 1160Gi", "size: 64GB")) == 2
+    assert plan(tmp_path, ("  gpuMemory:", "  ignored:")) == 2
+    assert plan(tmp_path, memoryBytes="much") == 2
+    assert main(["plan", "-f", str(tmp_path / "missing")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    for sentence in (
+        "no K3Profile 'mi355x-tp8-v1'",
+        "spec.cache.dram.size",
+        "has no gpuMemory",
+        "memoryBytes is 'much'",
+    ):
+        assert sentence in said.err
+    assert "missing: No such file" in said.err
+
+
+def test_config_valid_refuses_what_the_plan_refuses() -> None:
+    def check(deployment: dict[str, Any], **profile: Any) -> None:
+        spec = K3DeploymentSpec.model_validate(edited(DEPLOYMENT_SPEC, deployment))
+        check_gpu_memory(resolve(spec, K3ProfileSpec.model_validate(edited(PROFILE_SPEC, profile))))
+
+    check({"parallelism.tensor": 8}, **MEMORY)
+    check({"parallelism.tensor": 2})
+    for wrong in ({"parallelism.tensor": 2}, {"parallelism.tensor": 8, "engine.memoryFractionPercent": 95}):
+        with pytest.raises(SpecInvalid, match=r"parallelism\.tensor|at most 91") as error:
+            check(wrong, **MEMORY)
+        assert error.value.reason == Reason.GPU_MEMORY_SHORT
