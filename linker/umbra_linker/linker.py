@@ -45,6 +45,7 @@ from .offloads import Offloads
 from .planning import owned_pages
 from .recent import RecentPages
 from .settings import SECTION, KeyLayout, Settings
+from .sharded import ShardedPool, shape_of, sharded_pools
 from .store import CallClock, MoriStore
 from .touches import Pool, Touches
 from .transfers import run_bounded
@@ -95,7 +96,11 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         address = extra.get("standalone_address") or os.environ.get("UMBP_STANDALONE_ADDRESS")
         # Before there is a client: a store that is replaced meanwhile is then noticed afterwards.
         epoch = epoch_at(address) if address else None
-        super().__init__(server_args, params, components=components, extra_config=extra, forward_stream=forward_stream)
+        chunk = _chunk_tokens(server_args)
+        with sharded_pools(self.position.decode_context_size, shape_of(params, components, chunk)):
+            super().__init__(
+                server_args, params, components=components, extra_config=extra, forward_stream=forward_stream
+            )
         self._names = {name: _object_names(entry) for name, entry in self.pools.items()}
         self._object_sizes = {name: _object_sizes_per_page(entry) for name, entry in self.pools.items()}
         self.scheme, self._prefix = self._choose_scheme(extra.get("extra_backend_tag"))
@@ -118,7 +123,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         )  # fmt: skip
         self.writing = Writing(
             self.settings, self.metrics, self._page_bytes(), page=self.page_size,
-            chunk=_chunk_tokens(server_args), grid=mamba_checkpoint_grid(self.page_size),
+            chunk=chunk or DEFAULT_CHUNK_TOKENS, grid=mamba_checkpoint_grid(self.page_size),
         )  # fmt: skip
         self.touches = Touches(
             self.store, self.metrics, {name.value: self._touched_pool(name, device) for name in self.pools},
@@ -380,7 +385,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
 
 def _object_names(entry: Any) -> tuple[str, ...]:
-    if type(entry) is not DevicePoolEntry:
+    if type(entry) not in (DevicePoolEntry, ShardedPool):
         raise LinkerRefusedError(
             f"the Umbra linker refuses to start: pool {entry.name.value} is a {type(entry).__name__}, and only "
             f"{DevicePoolEntry.__name__} was tested"
@@ -409,10 +414,10 @@ def _rank_position(params: Any) -> RankPosition:
     )
 
 
-def _chunk_tokens(server_args: Any) -> int:
+def _chunk_tokens(server_args: Any) -> int | None:
     # Without chunks a prompt has no checkpoint but its last.
-    size = server_args.chunked_prefill_size
-    return size if size and size > 0 else DEFAULT_CHUNK_TOKENS
+    size: int | None = server_args.chunked_prefill_size
+    return size if size and size > 0 else None
 
 
 def _data_types(entry: Any) -> str:

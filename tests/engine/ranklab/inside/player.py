@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from rank import PAGE, Pools, Rank, make_cache, make_pools, publish
+from rank import CHUNK, PAGE, Pools, Rank, make_cache, make_pools, publish
+from sglang.srt.layers.dcp.layout import maybe_dcp_kernel_indices
 from sglang.srt.managers.schedule_batch import ReqKvInfo
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InitLoadBackParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -56,17 +57,25 @@ class Player:
     rank: Rank
     pools: Pools
     cache: Any
-    draft: Any = None
+    ways: int = 1
+    """Ranks that share the tokens of a prompt; a page of the tree has so many times ``PAGE`` tokens."""
     _numbers: Any = field(default_factory=itertools.count)
 
     @classmethod
     def seated(
-        cls, rank: Rank, linker: Any, *, tokens: int, states: int, layers: int = 8, backend: str = "dynamic"
-    ) -> Player:
+        cls, rank: Rank, linker: Any, *, tokens: int, states: int, layers: int = 8, backend: str = "dynamic",
+        ways: int = 1,
+    ) -> Player:  # fmt: skip
         """Build pools for ``tokens`` tokens and ``states`` states, and the cache with its linker."""
-        arguments = publish(rank, linker, backend)
-        pools = make_pools(rank, tokens=tokens, states=states, layers=layers, draft=True)
-        return cls(rank, pools, make_cache(rank, pools, arguments))
+        arguments = publish(rank, linker, backend, ways=ways, chunk=CHUNK * ways)
+        # A draft is refused where the tokens are shared.
+        pools = make_pools(rank, tokens=tokens, states=states, layers=layers, draft=ways == 1, ways=ways)
+        return cls(rank, pools, make_cache(rank, pools, arguments), ways)
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page of the tree."""
+        return PAGE * self.ways
 
     @property
     def linker(self) -> Any:
@@ -263,19 +272,27 @@ class Player:
     def _expected(self, tokens: list[int], begin: int, slots: Any, state: Any) -> Any:
         """Yield name, bytes in memory and right bytes, of each page from token ``begin`` on and of the end's state."""
         seed = zlib.crc32(array("q", tokens[:begin]).tobytes())
-        for page in range(begin, len(tokens), PAGE):
-            seed = zlib.crc32(array("q", tokens[page : page + PAGE]).tobytes(), seed)
-            first = int(slots[page - begin])
+        for page in range(begin, len(tokens), self.page):
+            seed = zlib.crc32(array("q", tokens[page : page + self.page]).tobytes(), seed)
+            rows = self._rows(slots[page - begin : page - begin + self.page])
             for pool, owner, buffers in self._page_buffers():
                 for number, buffer in enumerate(buffers):
-                    where = buffer[first : first + PAGE].view(torch.uint8)
-                    yield f"{pool} page {page // PAGE}", where, _random((seed, owner, number), where.numel(), pool)
+                    where = buffer[rows].view(torch.uint8)
+                    whole = _random((seed, owner, number), where.numel() * self.ways, pool)
+                    mine = whole.reshape(self.page, -1)[self.rank.rank % self.ways :: self.ways]
+                    yield f"{pool} page {page // self.page}", where, mine.reshape(-1)
         states = self.pools.requests.mamba_pool.mamba_cache
         for number, buffer in enumerate([states.temporal, *states.conv]):
             for layer in range(buffer.shape[0]):
                 where = buffer[layer, int(state)].reshape(-1).view(torch.uint8)
                 content = _random((seed, self.rank.rank, number * 1000 + layer), where.numel(), "mamba")
                 yield f"mamba at token {len(tokens)}", where, content
+
+    def _rows(self, slots: Any) -> slice:
+        """Return where this rank has the tokens of a page that are its own, by SGLang's own rule."""
+        rows = maybe_dcp_kernel_indices(slots, self.ways, self.rank.rank % self.ways)
+        assert torch.equal(rows, torch.arange(int(rows[0]), int(rows[0]) + PAGE)), "no page of the pool"
+        return slice(int(rows[0]), int(rows[-1]) + 1)
 
     def _page_buffers(self) -> list[tuple[str, int, Any]]:
         # MLA KV is the same on every rank; draft KV is sharded over the heads.

@@ -56,15 +56,25 @@ class Pools:
     """KV of a draft model, None without one."""
 
 
-def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic") -> Any:
-    """Publish SGLang's configuration of this process, as its scheduler does; return the server arguments."""
+def publish(
+    rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic", *, ways: int = 1, chunk: int = CHUNK
+) -> Any:
+    """Publish SGLang's configuration of this process, as its scheduler does; return the server arguments.
+
+    Args:
+        rank: this process.
+        linker: SGLang's description of one, None without.
+        backend: of the linker.
+        ways: ranks that share the tokens of a prompt (decode context parallelism).
+        chunk: tokens that are computed between two checkpoints of a prompt.
+    """
     from sglang.srt.runtime_context import get_parallel
     from sglang.srt.runtime_context import publish as publish_arguments
     from sglang.srt.server_args import prepare_server_args
 
     argv = ["--model-path", os.environ["RANKLAB_MODEL"], "--device", "cpu", "--page-size", str(PAGE)]
     argv += ["--attention-backend", "triton", "--skip-tokenizer-init", "--load-format", "dummy"]
-    argv += ["--chunked-prefill-size", str(CHUNK)]
+    argv += ["--chunked-prefill-size", str(chunk), "--dcp-size", str(ways)]
     argv += ["--max-mamba-cache-size", "32", "--mamba-radix-cache-strategy", "extra_buffer"]
     argv += ["--tp-size", str(rank.size)]
     if linker is not None:
@@ -72,12 +82,18 @@ def publish(rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic")
         argv += ["--unified-cache-external-linker-config", json.dumps(linker)]
     arguments = prepare_server_args(argv)
     publish_arguments(arguments, role="scheduler")
-    get_parallel().override_permanently(tp_rank=rank.rank, pp_rank=0)
+    shared = {"dcp_rank": rank.rank % ways, "attn_dcp_rank": rank.rank % ways} if ways > 1 else {}
+    get_parallel().override_permanently(tp_rank=rank.rank, pp_rank=0, **shared)
     return arguments
 
 
-def make_pools(rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: int = 4, draft: bool = False) -> Pools:
-    """Make pools for ``tokens`` tokens and ``states`` checkpoints; every fourth of ``layers`` layers is MLA."""
+def make_pools(
+    rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: int = 4, draft: bool = False, ways: int = 1
+) -> Pools:
+    """Make pools for ``tokens`` tokens and ``states`` checkpoints; every fourth of ``layers`` layers is MLA.
+
+    A rank has one of ``ways`` tokens, and the allocator counts all of them, as SGLang's configurator does it.
+    """
     from sglang.srt.configs.mamba_utils import KimiLinearCacheParams, KimiLinearStateShape
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool
@@ -91,12 +107,12 @@ def make_pools(rank: Rank, *, tokens: int, states: int, heads: int = 8, layers: 
         mamba_layer_ids=linear, enable_mamba_extra_buffer=True, enable_overlap_schedule=True,
     )  # fmt: skip
     kv = HybridLinearKVPool(
-        size=tokens, dtype=torch.bfloat16, page_size=PAGE, head_num=heads, head_dim=32,
+        size=tokens // ways, dtype=torch.bfloat16, page_size=PAGE, head_num=heads, head_dim=32,
         full_attention_layer_ids=full, device="cpu", mamba_pool=requests.mamba_pool, use_mla=True,
         kv_lora_rank=256, qk_rope_head_dim=32,
     )  # fmt: skip
     allocator = PagedTokenToKVPoolAllocator(
-        size=tokens, page_size=PAGE, dtype=torch.bfloat16, device="cpu", kvcache=kv, need_sort=False
+        size=tokens, page_size=PAGE * ways, dtype=torch.bfloat16, device="cpu", kvcache=kv, need_sort=False
     )
     return Pools(requests, kv, allocator, _draft_pool(rank, tokens, heads) if draft else None)
 
@@ -120,7 +136,8 @@ def cache_parameters(rank: Rank, pools: Pools) -> Any:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
     return CacheInitParams(
-        disable=False, req_to_token_pool=pools.requests, token_to_kv_pool_allocator=pools.allocator, page_size=PAGE,
+        disable=False, req_to_token_pool=pools.requests, token_to_kv_pool_allocator=pools.allocator,
+        page_size=pools.allocator.page_size,
         tp_cache_group=rank.group, attn_tp_cache_group=rank.group, enable_mamba_extra_buffer=True,
         chunked_prefill_size=8192, sidecar_draft_device_pools=() if pools.draft is None else (pools.draft,),
     )  # fmt: skip

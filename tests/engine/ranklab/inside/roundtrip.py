@@ -10,11 +10,15 @@ from rank import PAGE, Rank
 from recorder import Recorder
 
 
-def stored_and_restored(rank: Rank, address: str, pages: list[int], settings: dict[str, Any] | None = None) -> Any:
+def stored_and_restored(
+    rank: Rank, address: str, pages: list[int], settings: dict[str, Any] | None = None, ways: int = 1
+) -> Any:
     """Compute prompts of so many ``pages`` one after the other, empty the device, and restore each prompt."""
-    longest = sum(pages)
-    player = Player.seated(rank, linker_config(address, settings), tokens=(longest + 2) * PAGE, states=len(pages) + 8)
-    prompts = [[number * 1_000_000 + token for token in range(count * PAGE)] for number, count in enumerate(pages)]
+    page = PAGE * ways
+    player = Player.seated(
+        rank, linker_config(address, settings), tokens=(sum(pages) + 2) * page, states=len(pages) + 8, ways=ways
+    )
+    prompts = [[number * 1_000_000 + token for token in range(count * page)] for number, count in enumerate(pages)]
     recorder = Recorder.over(player)
     for prompt in prompts:
         player.compute(prompt)

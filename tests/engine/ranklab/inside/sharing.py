@@ -1,0 +1,70 @@
+"""What a linker refuses, and what it asks of a pool, where ranks share the tokens of a page."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from player import Player, linker_config
+from rank import PAGE, Rank, cache_parameters, make_cache, make_pools, publish
+
+WAYS = 2
+
+
+def refusals(rank: Rank, address: str) -> dict[str, str]:
+    """Start a linker where pages cannot be shared; return what it says, by the reason."""
+    from sglang.srt.mem_cache.memory_pool import DSATokenToKVPool
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+    from umbra_linker.linker import UmbraLinker
+
+    page, linker = WAYS * PAGE, linker_config(address)
+    arguments = publish(rank, linker, ways=WAYS, chunk=page)
+    both = {ComponentType.FULL, ComponentType.MAMBA}
+    pools = make_pools(rank, tokens=4 * page, states=4, ways=WAYS)
+    drafted = make_pools(rank, tokens=4 * page, states=4, ways=WAYS, draft=True)
+    make_cache(rank, pools, arguments)  # The hooks are proven where a cache is built.
+    sparse = DSATokenToKVPool(
+        size=4 * PAGE, page_size=PAGE, kv_lora_rank=256, dtype=torch.bfloat16, qk_rope_head_dim=32, layer_num=1,
+        device="cpu", index_head_dim=128, enable_memory_saver=False, kv_cache_dim=288,
+    )  # fmt: skip
+    indexed = cache_parameters(rank, pools)
+    indexed.token_to_kv_pool_allocator = SimpleNamespace(get_kvcache=lambda: sparse)
+    short = publish(rank, linker, ways=WAYS, chunk=PAGE)
+
+    def says(arguments: Any, parameters: Any, components: Any) -> str:
+        try:
+            UmbraLinker(arguments, parameters, components=components, extra_config=linker["linker_extra_config"])
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "started"
+
+    return {
+        "sparse": says(arguments, indexed, {ComponentType.FULL}),
+        "windows": says(arguments, cache_parameters(rank, pools), {*both, ComponentType.SWA}),
+        "draft": says(arguments, cache_parameters(rank, drafted), both),
+        "chunk": says(short, cache_parameters(rank, pools), both),
+    }
+
+
+def pages_asked_for(rank: Rank, address: str) -> dict[str, Any]:
+    """Ask the pool of KV for the rows of some locations; return them, or why they are refused."""
+    player = Player.seated(rank, linker_config(address), tokens=8 * WAYS * PAGE, states=4, ways=WAYS)
+    entry = player.linker.pools["kv"]
+    page = player.page
+
+    def rows(*locations: int) -> Any:
+        try:
+            return entry.prepare_locations(torch.tensor(locations))
+        except ValueError as error:
+            return str(error)
+
+    return {
+        "page 1 and 3": rows(*range(page, 2 * page), *range(3 * page, 4 * page)),
+        "bytes": entry.get_page_buffer_meta(torch.arange(page))[1],
+        "half a page": rows(*range(page, page + PAGE)),
+        "straddling": rows(*range(page + PAGE, 2 * page + PAGE)),
+        "every second": rows(*range(0, 2 * page, 2)),
+        "behind the end": rows(*range(9 * page, 10 * page)),
+    }
