@@ -226,6 +226,8 @@ def test_status_has_the_agreed_fields() -> None:
         "progress": None,
         "lastExit": {"code": None, "signal": 9, "reason": "Exited", "at": 1.5, "cause": None, "detail": None},
         "problem": None,
+        "digestProblem": None,
+        "digest": None,
     }
     assert "umbra_agent_engine_start_duration_seconds" not in render(samples(snapshot)), "not measured yet: absent"
 
