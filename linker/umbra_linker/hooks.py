@@ -14,6 +14,7 @@ from typing import Any
 from umbra_agent.drain import DRAIN_FLAG
 from umbra_agent.middleware import ADMIN_KEY_FILE, Gate, read_key
 
+from .chunks import cutting_at_tree_pages
 from .tree_core import RUST, TreeCore, ballot, settle
 from .wrapper import wrapper_class
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 WRAPPER = "sglang.srt.mem_cache.unified_cache.unified_cache_linker.UnifiedCacheLinkerWrapper"
 TREE_CORE = "sglang.srt.mem_cache.unified_cache.tree_core_registry.select_tree_core_backend"
 FALLBACK = "sglang.srt.mem_cache.unified_cache.tree_core_registry._rust_fallback_reason"
+ADDER = "sglang.srt.managers.scheduler.Scheduler.get_prefill_adder_class"
 IDLE = "sglang.srt.managers.scheduler.Scheduler.is_fully_idle"
 EVENTS = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.check_hicache_events"
 INSERT = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree"
@@ -42,6 +44,7 @@ def register_hooks() -> None:
     HookRegistry.register(WRAPPER, _seen["wrapper"], HookType.REPLACE)
     HookRegistry.register(TREE_CORE, _settle_tree_core, HookType.AROUND)
     HookRegistry.register(FALLBACK, _fallback_reason, HookType.AROUND)
+    HookRegistry.register(ADDER, _prefill_adder_class, HookType.AROUND)
     HookRegistry.register(IDLE, _is_fully_idle, HookType.AROUND)
     HookRegistry.register(EVENTS, _check_events, HookType.AROUND)
     HookRegistry.register(INSERT, _insert, HookType.AROUND)
@@ -68,7 +71,7 @@ def dead_hooks() -> list[str]:
         dead.append(FALLBACK)
     # Importing the scheduler here would cost seconds where there is none; SGLang records what it has patched. What it
     # patched in this process it patched in the server's too: both load the plugin in the same way.
-    recorded = (IDLE, EVENTS, INSERT, MIDDLEWARE, NEEDS_MIDDLEWARE)
+    recorded = (ADDER, IDLE, EVENTS, INSERT, MIDDLEWARE, NEEDS_MIDDLEWARE)
     return dead + [target for target in recorded if target not in HookRegistry._patched]
 
 
@@ -104,6 +107,12 @@ def _fallback_reason(original: Any, params: Any) -> str | None:
     _seen["reason"] = original(params)
     reason: str | None = _seen["reason"]
     return reason
+
+
+def _prefill_adder_class(original: Any, scheduler: Any) -> Any:
+    """Cut prompts where the linker can store a checkpoint."""
+    adder, wrapper = original(scheduler), getattr(scheduler.tree_cache, "linker", None)
+    return cutting_at_tree_pages(adder) if getattr(wrapper, "ours", False) else adder
 
 
 def _is_fully_idle(original: Any, scheduler: Any, *args: Any, **options: Any) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpuengine.store import Store
+from cpuengine import Environment
+from cpuengine.store import Store, running_store
 from ranklab import RankLab
 from traffic import PAGE
 
@@ -55,3 +56,75 @@ def test_locations_that_are_no_whole_page_are_refused(rank_lab: RankLab, store: 
     for what in ("straddling", "every second"):
         assert "not one after the other from its beginning on" in asked[what]
     assert "rows 576 to 576 are not in its 576" in asked["behind the end"]
+
+
+@pytest.mark.parametrize("ways", [2, 8])
+def test_a_prompt_is_cut_where_pages_of_the_tree_end(rank_lab: RankLab, store: Store, ways: int) -> None:
+    page = PAGE * ways
+    chunk, prompt = 3 * page - PAGE, 10 * page + 7
+    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=ways, chunk=chunk, prompt=prompt)
+    assert ends["ours"] == [2 * page, 4 * page, 6 * page, 8 * page, prompt]
+    assert [end for end in ends["SGLang's"][:-1] if end % page], "SGLang cuts inside of pages"
+
+
+def test_without_it_a_prompt_is_cut_as_ever(rank_lab: RankLab, store: Store) -> None:
+    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=1, chunk=200, prompt=500)
+    assert ends["ours"] == ends["SGLang's"]
+
+
+@pytest.mark.parametrize(
+    ("ways", "checkpoints", "store_bytes", "put", "found"),
+    [
+        (2, "All", 0, 6, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 11}),
+        (4, "Adaptive", 0, 5, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 9}),
+        (8, "PromptEnd", 0, 1, {"2": 0, "4": 0, "6": 0, "8": 0, "9": 9, "11": 9}),
+    ],
+)
+def test_each_policy_counts_in_pages_of_the_tree(
+    rank_lab: RankLab, store: Store, ways: int, checkpoints: str, store_bytes: int, put: int, found: dict[str, int]
+) -> None:
+    results = rank_lab.run(
+        "policies.stored", ranks=ways, address=store.address, checkpoints=checkpoints, store_bytes=store_bytes,
+        ways=ways,
+    )  # fmt: skip
+    assert results == [{"kv": 11, "checkpoints": put, "found": found}] * ways
+
+
+@pytest.mark.parametrize(
+    ("touch", "rewrite", "while_filling"),
+    [("Auto", "Disabled", True), ("Auto", "Enabled", False)],
+    ids=["touched", "written again"],
+)
+def test_what_the_device_serves_stays_on_every_rank(
+    rank_lab: RankLab, engine_env: Environment, touch: str, rewrite: str, while_filling: bool
+) -> None:
+    with running_store(engine_env, capacity_bytes=6 << 20) as store:
+        results = rank_lab.run(
+            "policies.in_use", ranks=2, address=store.address, touch=touch, rewrite=rewrite,
+            while_filling=while_filling, ways=2,
+        )  # fmt: skip
+    assert results == [{"used": 4, "unused": 0}] * 2
+
+
+@pytest.mark.parametrize(
+    ("ways", "call", "found"),
+    [(2, "batch_put_ranges_from_ptr", 0), (8, "batch_get_ranges_into_ptr", 4)],
+    ids=["write", "read"],
+)
+def test_tokens_that_one_rank_lost_are_lost_to_all(
+    rank_lab: RankLab, store: Store, ways: int, call: str, found: int
+) -> None:
+    """A page without the tokens of one rank is no page, and its prompt is computed and stored again."""
+    page = PAGE * ways
+    results = rank_lab.run("regressions.one_rank_fails", ranks=ways, address=store.address, call=call, ways=ways)
+    assert results == [{"found": found * page, "landed": not found, "repaired": [4 * page, True, []]}] * ways
+
+
+def test_what_the_store_evicts_of_one_ranks_tokens_ends_that_request_only(
+    rank_lab: RankLab, engine_env: Environment
+) -> None:
+    page = PAGE * 4
+    with running_store(engine_env, capacity_bytes=16 << 20) as store:
+        results = rank_lab.run("regressions.evicted_between", ranks=4, address=store.address, ways=4)
+    ended = {"found": [6 * page] * 2, "landed": [False, True], "wrong": [], "in the tree": 0, "leaked": {}}
+    assert results == [ended] * 4

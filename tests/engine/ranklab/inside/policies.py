@@ -16,28 +16,32 @@ from recorder import Recorder
 MILLION = 1_000_000
 
 
-def seated(rank: Rank, address: str, settings: dict[str, Any], **pools: int) -> tuple[Player, Recorder]:
+def seated(
+    rank: Rank, address: str, settings: dict[str, Any], *, pages: int = 40, states: int = 16, ways: int = 1
+) -> tuple[Player, Recorder]:
     """Return a player and what its linker asks of the store."""
-    pools = {"tokens": 40 * PAGE, "states": 16, "layers": 4} | pools
-    player = Player.seated(rank, linker_config(address, settings), **pools)
+    player = Player.seated(
+        rank, linker_config(address, settings), tokens=pages * PAGE * ways, states=states, layers=4, ways=ways
+    )
     return player, Recorder.over(player)
 
 
 def serve(player: Player, number: int, prompt: int, answer: int = 0) -> None:
     """Compute a prompt chunk by chunk, and then some pages of an answer; all in pages."""
-    tokens = [number * 100_000 + token for token in range((prompt + answer) * PAGE)]
-    ends = [*range(CHUNK, prompt * PAGE, CHUNK), prompt * PAGE]
+    page, chunk = player.page, CHUNK * player.ways
+    tokens = [number * 100_000 + token for token in range((prompt + answer) * page)]
+    ends = [*range(chunk, prompt * page, chunk), prompt * page]
     if answer:
-        ends.append((prompt + answer) * PAGE)
-    request = SimpleNamespace(rid=f"s{number}", origin_input_ids=tokens[: prompt * PAGE])
+        ends.append((prompt + answer) * page)
+    request = SimpleNamespace(rid=f"s{number}", origin_input_ids=tokens[: prompt * page])
     for end in ends:
         with player.cache.linker.inserting(request):
             player.compute(tokens[:end])
 
 
-def stored(rank: Rank, address: str, checkpoints: str, store_bytes: int = 0) -> dict[str, Any]:
+def stored(rank: Rank, address: str, checkpoints: str, store_bytes: int = 0, ways: int = 1) -> dict[str, Any]:
     """Serve a prompt of nine pages with an answer of two; return how many pages and checkpoints were put."""
-    player, recorder = seated(rank, address, {"checkpoints": checkpoints, "storeBytes": store_bytes})
+    player, recorder = seated(rank, address, {"checkpoints": checkpoints, "storeBytes": store_bytes}, ways=ways)
     player.step()
     serve(player, 1, prompt=9, answer=2)
     player.settle()
@@ -45,8 +49,8 @@ def stored(rank: Rank, address: str, checkpoints: str, store_bytes: int = 0) -> 
     player.forget()
     found = {}
     for pages in (2, 4, 6, 8, 9, 11):
-        request = player.match([100_000 + token for token in range(pages * PAGE)])
-        found[str(pages)] = request.loaded // PAGE
+        request = player.match([100_000 + token for token in range(pages * player.page)])
+        found[str(pages)] = request.loaded // player.page
         player.abort(request)
     return {"kv": order.count("kv"), "checkpoints": order.count("temporal"), "found": found}
 
@@ -114,23 +118,23 @@ def switched(rank: Rank, address: str, folder: str) -> dict[str, Any]:
     }
 
 
-def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bool) -> dict[str, Any]:
+def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bool, ways: int = 1) -> dict[str, Any]:
     """Use a prompt on the device while others, or before others, fill the store; return what the store has of it.
 
     The device holds everything; the store holds some forty pages.
     """
     settings = {"touch": touch, "touchIntervalSeconds": 1, "rewriteMissing": rewrite, "checkpoints": "All"}
-    player, _ = seated(rank, address, settings, tokens=300 * PAGE, states=64)
-    real = time.monotonic_ns
+    player, _ = seated(rank, address, settings, pages=300, states=64, ways=ways)
+    real, page = time.monotonic_ns, player.page
     time.monotonic_ns = lambda: real() * 2000
-    used, unused = list(range(4 * PAGE)), list(range(1_000_000, 1_000_000 + 4 * PAGE))
+    used, unused = list(range(4 * page)), list(range(1_000_000, 1_000_000 + 4 * page))
     for prompt in (used, unused):
         player.compute(prompt)
         player.settle()
     for number in range(24):
         if while_filling:
             use(player, used)
-        player.compute(list(range((number + 20) * 100_000, (number + 20) * 100_000 + 4 * PAGE)))
+        player.compute(list(range((number + 20) * 100_000, (number + 20) * 100_000 + 4 * page)))
         player.settle()
     use(player, used)
     player.settle()
@@ -138,7 +142,7 @@ def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bo
     found = {}
     for name, prompt in (("used", used), ("unused", unused)):
         request = player.restore(prompt)
-        found[name] = request.loaded // PAGE
+        found[name] = request.loaded // page
         assert not player.differences(request)
         player.abort(request)
     return found
@@ -147,7 +151,7 @@ def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bo
 def use(player: Player, prompt: list[int]) -> None:
     """A request for a prompt that the device has arrives and goes; wait until its touch is answered."""
     player.step()
-    player.abort(player.match([*prompt, *range(PAGE)][: len(prompt)]))
+    player.abort(player.match([*prompt, *range(player.page)][: len(prompt)]))
     end = time.monotonic() + 5
     for _ in range(200):
         player.step()

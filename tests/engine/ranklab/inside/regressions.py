@@ -14,14 +14,14 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
 
-def prompt(number: int, pages: int) -> list[int]:
-    """Return a prompt that shares no page with one of another number."""
-    return [number * 100_000 + token for token in range(pages * PAGE)]
+def prompt(number: int, pages: int, page: int = PAGE) -> list[int]:
+    """Return a prompt that shares no page with one of another number; ``page`` are its page's tokens."""
+    return [number * 100_000 + token for token in range(pages * page)]
 
 
-def seated(rank: Rank, address: str, *, pages: int = 24, states: int = 10) -> Player:
+def seated(rank: Rank, address: str, *, pages: int = 24, states: int = 10, ways: int = 1) -> Player:
     """Return a player with room for so many pages."""
-    return Player.seated(rank, linker_config(address), tokens=pages * PAGE, states=states)
+    return Player.seated(rank, linker_config(address), tokens=pages * PAGE * ways, states=states, ways=ways)
 
 
 class _Failing:
@@ -100,25 +100,26 @@ def private(rank: Rank, address: str) -> dict[str, Any]:
     return {"before": before, "after": after.device, "wrong": player.device_differences(prompt(1, 4))}
 
 
-def evicted_between(rank: Rank, address: str) -> dict[str, Any]:
+def evicted_between(rank: Rank, address: str, ways: int = 1) -> dict[str, Any]:
     """Let the store evict a prompt between its lookup and its load; another request is in the same batch."""
-    player = seated(rank, address, pages=64, states=20)
-    player.compute(prompt(1, 6))
+    player = seated(rank, address, pages=64, states=20, ways=ways)
+    page = player.page
+    player.compute(prompt(1, 6, page))
     player.settle()
     player.forget()
-    gone = player.match(prompt(1, 6))
+    gone = player.match(prompt(1, 6, page))
     for number in range(2, 9):
-        player.compute(prompt(number, 6))
+        player.compute(prompt(number, 6, page))
         player.settle()
-    player.evict(64 * PAGE, 20)
-    there = player.match(prompt(8, 6))
+    player.evict(64 * page, 20)
+    there = player.match(prompt(8, 6, page))
     for request in (gone, there):
         player.queue_load(request)
     player.forward([gone, there])
     wrong = player.differences(there)
     player.keep(there)
     player.abort(gone)
-    again = player.match(prompt(1, 6))
+    again = player.match(prompt(1, 6, page))
     player.abort(again)
     player.settle()
     player.cache.sanity_check()
@@ -131,24 +132,25 @@ def evicted_between(rank: Rank, address: str) -> dict[str, Any]:
     }
 
 
-def one_rank_fails(rank: Rank, address: str, call: str) -> dict[str, Any]:
+def one_rank_fails(rank: Rank, address: str, call: str, ways: int = 1) -> dict[str, Any]:
     """Let the last rank alone fail to write, or to read; all ranks must draw the same conclusion."""
-    player = seated(rank, address)
+    player = seated(rank, address, ways=ways)
+    tokens = prompt(1, 4, player.page)
     client = player.linker.store.client
     failing = _Failing(client, call) if rank.rank == rank.size - 1 else client
     player.linker.store.client = failing if "put" in call else client
-    player.compute(prompt(1, 4))
+    player.compute(tokens)
     player.settle()
     player.forget()
     player.linker.store.client = failing if "get" in call else client
-    request = player.restore(prompt(1, 4))
+    request = player.restore(tokens)
     found, landed = request.loaded, request.landed
     player.abort(request)
     player.linker.store.client = client
-    player.compute(prompt(1, 4))
+    player.compute(tokens)
     player.settle()
     player.forget()
-    repaired = player.restore(prompt(1, 4))
+    repaired = player.restore(tokens)
     return {
         "found": found,
         "landed": landed,

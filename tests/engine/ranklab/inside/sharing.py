@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,3 +69,30 @@ def pages_asked_for(rank: Rank, address: str) -> dict[str, Any]:
         "every second": rows(*range(0, 2 * page, 2)),
         "behind the end": rows(*range(9 * page, 10 * page)),
     }
+
+
+def chunk_ends(rank: Rank, address: str, ways: int, chunk: int, prompt: int) -> dict[str, list[int]]:
+    """Let the scheduler's adder cut a prompt into chunks; return where each ends, with the hook and without."""
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.schedule_policy import PrefillAdder
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    player = Player.seated(rank, linker_config(address), tokens=64 * ways * PAGE, states=4, ways=ways)
+    hooked = Scheduler.get_prefill_adder_class(SimpleNamespace(tree_cache=player.cache))
+
+    def ends(adder_class: Any) -> list[int]:
+        request = Req("one", "", array("q", range(prompt)), SamplingParams(max_new_tokens=1))
+        request.init_next_round_input(player.cache)
+        found: list[int] = []
+        while not found or found[-1] < prompt:
+            adder = adder_class(PAGE, player.cache, player.pools.allocator, None, 1.0, 1 << 20, chunk)
+            if found:
+                request.prefix_len = found[-1]
+                adder.add_chunked_req(request)
+            else:
+                adder.add_one_req(request, has_chunked_req=False, truncation_align_size=None)
+            found.append(request.extend_end)
+        return found
+
+    return {"ours": ends(hooked), "SGLang's": ends(PrefillAdder)}
