@@ -7,6 +7,9 @@ CONTROLLER = "k3deployment"
 RECONCILES = Counter(
     "controller_runtime_reconcile_total", "Reconciles, by result: success, error or requeue.", ["controller", "result"]
 )
+# A series that begins with its first error has no rate of it.
+for _result in ("success", "error", "requeue"):
+    RECONCILES.labels(CONTROLLER, _result)
 RECONCILE_SECONDS = Histogram(
     "controller_runtime_reconcile_time_seconds", "Time that a reconcile took, in seconds.", ["controller"]
 )
