@@ -28,6 +28,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "DSPARK": {"speculation": DSPARK},
     "DSPARK and DCP 1": {"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 1}},
     "DCP and no speculation": {"speculation": {"type": "None"}, "parallelism": {"tensor": 8, "decodeContext": 8}},
+    "DCP and a chunk of one page": {
+        "parallelism": {"tensor": 8, "decodeContext": 8},
+        "engine__chunkedPrefillSize": 512,
+    },
     "claim": {"model__source": {"type": "PersistentVolumeClaim", "persistentVolumeClaim": PVC}},
     "claim with a path": {
         "model__source": {"type": "PersistentVolumeClaim", "persistentVolumeClaim": {**PVC, "path": "a/b..c"}}
@@ -42,10 +46,15 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 MEMBER, DRAFT = "set exactly the member that type names", "set dspark when type is DSPARK, and only then"
 RELATIVE, DIVIDE = "path must be relative and must not contain '..'", "decodeContext must divide tensor"
 ORDER, TOGETHER = "highPercent must be greater than lowPercent", "DSPARK cannot be combined with"
+CHUNK = "engine.chunkedPrefillSize must be at least 64 tokens times parallelism.decodeContext"
 PEER, RANGE = "set either ipBlock, or podSelector and namespaceSelector", "cidr must be a range such as 10.0.0.0/8"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "DCP does not divide TP": ({"parallelism": {"tensor": 8, "decodeContext": 3}}, DIVIDE),
     "DSPARK and DCP": ({"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 2}}, TOGETHER),
+    "DCP and a short chunk": (
+        {"parallelism": {"tensor": 8, "decodeContext": 8}, "engine__chunkedPrefillSize": 511},
+        CHUNK,
+    ),
     "DSPARK without settings": ({"speculation": {"type": "DSPARK"}}, DRAFT),
     "settings without DSPARK": ({"speculation": {"dspark": {"draft": "draft"}}}, DRAFT),
     "two sources": ({"model__source": {"type": "NodePath", "nodePath": NODE, "persistentVolumeClaim": PVC}}, MEMBER),
@@ -194,6 +203,7 @@ def lax(crd: dict[str, Any]) -> dict[str, Any]:
 INVALID: dict[str, dict[str, Any]] = {
     "dspark-dcp": {"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 2}},
     "dcp-tp": {"parallelism": {"tensor": 8, "decodeContext": 3}},
+    "dcp-chunk": {"parallelism": {"tensor": 8, "decodeContext": 8}, "engine__chunkedPrefillSize": 64},
     "watermarks": {"cache__watermarks": {"highPercent": 60, "lowPercent": 70}},
     "peer": {"network__from": [{}]},
     "range": {"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]},
@@ -203,6 +213,7 @@ INVALID: dict[str, dict[str, Any]] = {
 CURES: dict[str, dict[str, Any]] = {
     "dspark-dcp": {"spec": {"parallelism": {"decodeContext": 1}}},
     "dcp-tp": {"spec": {"parallelism": {"decodeContext": 4}}},
+    "dcp-chunk": {"spec": {"engine": {"chunkedPrefillSize": 512}}},
     "watermarks": {"spec": {"cache": {"watermarks": {"highPercent": 80}}}},
     "peer": {"spec": {"network": {"from": [{"podSelector": {}}]}}},
     "range": {"spec": {"network": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}}},

@@ -46,6 +46,7 @@ DEPLOYMENT: dict[str, Case] = {
     "model.source.nodePath.root": ({}, ROOTS, {"model.source.nodePath.root": "other"}, ['"path":"/srv/other"']),
     "model.source.nodePath.path": ({}, {}, {"model.source.nodePath.path": "k4"}, ['"--model-path","/models/k4"']),
     "parallelism.tensor": ({}, DEVICES, {"parallelism.tensor": 4}, ['"--tp-size","4"', '"amd.com/gpu":"4"']),
+    "parallelism.decodeContext": ({}, {}, {"parallelism.decodeContext": 2}, ['"--dcp-size","2"']),
     "speculation.type": ({}, {}, DSPARK, ['"--speculative-algorithm","DSPARK"']),
     "speculation.dspark.draft": (DSPARK, {}, {"speculation.dspark.draft": "d2"}, ['draft-model-path","/models/d2"']),
     "speculation.dspark.blockSize": (
@@ -191,7 +192,6 @@ DEPLOYMENT_ELSEWHERE = {
     "rollout.paused": "whether a change reaches pods (test_plan)",
     "rollout.cacheLoss": "whether a change reaches pods (test_plan)",
     "rollout.acknowledgedChange": "whether a change reaches pods (test_plan)",
-    "parallelism.decodeContext": "only 1 passes in this release (test_resolve)",
 }
 PROFILE: dict[str, Case] = {
     "engine.image": ({}, {}, {"engine.image": "example.test/e2"}, ['"image":"example.test/e2"']),

@@ -109,6 +109,13 @@ def test_the_api_says_what_the_linker_accepts_and_does_when_unset(field: str, mo
     assert schema["description"].endswith(f"Unset: {default}.")
 
 
+def test_a_chunk_of_a_page_or_more_runs_with_decode_context_parallelism() -> None:
+    profile = profile_spec(tensor=8, engine__args=["--chunked-prefill-size", "256"])
+    spec = deployment_spec(parallelism={"decodeContext": 8}, engine={"chunkedPrefillSize": 512})
+    assert resolve(spec, profile).decode_context == 8
+    assert resolve(deployment_spec(parallelism={"decodeContext": 8}), profile_spec(tensor=8)).decode_context == 8
+
+
 def test_arguments_the_deployment_stands_over_the_profile() -> None:
     profile = profile_spec(engine__args=["--dtype", "bfloat16", "--max-running-requests", "4"])
     spec = deployment_spec(engine={"extraArgs": ["--dtype=float16"], "maxRunningRequests": 9})
@@ -210,7 +217,24 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
     ({"podMetadata": {"labels": {"umbra.dev/ordinal": "7"}}}, {}, Reason.METADATA_RESERVED, "podMetadata.labels"),
     ({"podMetadata": {"annotations": {"umbra.dev/launch": ""}}}, {}, Reason.METADATA_RESERVED, "annotations"),
     ({"parallelism": {"decodeContext": 3}}, {"tensor": 8}, Reason.PARALLELISM_INVALID, "decodeContext"),
-    ({"parallelism": {"decodeContext": 2}}, {"tensor": 8}, Reason.DECODE_CONTEXT_UNSUPPORTED, "decodeContext"),
+    (
+        {"parallelism": {"decodeContext": 2}, "speculation": {"type": "DSPARK", "dspark": {"draft": "d"}}},
+        {"tensor": 8},
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "spec.speculation.type: DSPARK does not run with decodeContext 2",
+    ),
+    (
+        {"parallelism": {"decodeContext": 8}, "engine": {"chunkedPrefillSize": 511}},
+        {"tensor": 8},
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "spec.engine.chunkedPrefillSize: 511 is less than the 512 tokens",
+    ),
+    (
+        {"parallelism": {"decodeContext": 8}},
+        {"tensor": 8, "engine__args": ["--chunked-prefill-size", "256"]},
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "256 is less than the 512 tokens",
+    ),
     ({"devices": {"mode": "DRA"}}, {}, Reason.DEVICES_NOT_OFFERED, "devices.mode"),
     ({"devices": {"mode": "DRA"}}, {"devices": {"resourceName": "a"}}, Reason.DEVICES_NOT_OFFERED, "DevicePlugin, not"),
     ({"devices": {"mode": "DevicePlugin"}}, {"devices": {"deviceClassName": "a"}}, Reason.DEVICES_NOT_OFFERED, "DRA"),

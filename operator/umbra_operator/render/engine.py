@@ -10,7 +10,6 @@ from umbra_operator.api.v1alpha1.deployment import TreeCore
 from umbra_operator.render import flags, names, rocm
 from umbra_operator.render.resolve import Resolved
 
-PAGE_TOKENS = 64
 _TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 
 
@@ -71,7 +70,7 @@ def chosen_flags(resolved: Resolved) -> dict[str, Choice]:
         **_by(
             UMBRA,
             {
-                "--page-size": (str(PAGE_TOKENS),),
+                "--page-size": (str(flags.PAGE_TOKENS),),
                 "--enable-metrics": (),
                 "--enable-cache-report": (),
                 # At "info" every probe and scrape is a line, and what matters is lost between them.
@@ -116,6 +115,8 @@ def _by(setter: str, chosen: Mapping[str, tuple[str, ...]]) -> dict[str, Choice]
 def _typed(resolved: Resolved) -> dict[str, tuple[str, ...]]:
     engine = resolved.spec.engine
     chosen: dict[str, tuple[str, ...]] = {}
+    if resolved.decode_context > 1:
+        chosen["--dcp-size"] = (str(resolved.decode_context),)
     if engine and engine.memory_fraction_percent is not None:
         chosen["--mem-fraction-static"] = (f"{engine.memory_fraction_percent / 100:.2f}",)
     if engine and engine.max_running_requests is not None:

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 
+PAGE_TOKENS = 64
+"""Tokens of a page of KV on one rank."""
+
 OWNED: Mapping[str, str] = {
     "--model-path": "model.source",
     "--model": "model.source",

@@ -49,6 +49,7 @@ def resolve(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Resolved:
     tensor = (spec.parallelism and spec.parallelism.tensor) or profile.tensor
     decode_context = (spec.parallelism and spec.parallelism.decode_context) or 1
     _check_parallelism(tensor, decode_context)
+    _check_decode_context(spec, profile, decode_context)
     marks, policy = spec.cache.watermarks, spec.cache.policy
     speculation = spec.speculation
     draft = speculation.dspark if speculation and speculation.type is SpeculationType.DSPARK else None
@@ -141,10 +142,27 @@ def _check_parallelism(tensor: int, decode_context: int) -> None:
             Reason.PARALLELISM_INVALID,
             f"spec.parallelism.decodeContext: {decode_context} does not divide the tensor size {tensor}",
         )
-    if decode_context > 1:
+
+
+def _check_decode_context(spec: K3DeploymentSpec, profile: K3ProfileSpec, ways: int) -> None:
+    """What the linker would refuse; the API server sees neither the profile nor what was stored before its rules."""
+    if ways == 1:
+        return
+    if spec.speculation and spec.speculation.type is SpeculationType.DSPARK:
         raise SpecInvalid(
             Reason.DECODE_CONTEXT_UNSUPPORTED,
-            "spec.parallelism.decodeContext: this release runs with 1 only; remove the field",
+            f"spec.speculation.type: DSPARK does not run with decodeContext {ways}; "
+            "set it to None, or decodeContext to 1",
+        )
+    flag, page = "--chunked-prefill-size", flags.PAGE_TOKENS * ways
+    own = spec.engine.chunked_prefill_size if spec.engine else None
+    default = "".join(flags.parse(profile.engine.args).get(flag, ()))
+    chunk = own or (int(default) if default.isdecimal() else None)
+    if chunk and chunk < page:
+        raise SpecInvalid(
+            Reason.DECODE_CONTEXT_UNSUPPORTED,
+            f"spec.engine.chunkedPrefillSize: {chunk} is less than the {page} tokens of a page with decodeContext "
+            f"{ways}; set it to at least {page}",
         )
 
 

@@ -165,7 +165,7 @@ class Parallelism(Model):
     tensor: Annotated[int | None, Field(ge=1, le=64)] = None
     """Tensor parallel size, one rank per GPU. Unset: the profile's."""
     decode_context: Annotated[int | None, Field(ge=1, le=64)] = None
-    """Decode context parallel size; must divide tensor. Unset: 1."""
+    """Decode context parallel size: so many ranks share the KV of each context; must divide tensor. Unset: 1."""
 
 
 class DSpark(Model):
@@ -444,22 +444,34 @@ class Health(Model):
     """How long running requests may finish before an engine stops, in seconds. Unset: 600."""
 
 
-_DSPARK_WITH_DCP = (
-    "has({0}.speculation) && {0}.speculation.type == 'DSPARK' && has({0}.parallelism) "
-    "&& has({0}.parallelism.decodeContext) && {0}.parallelism.decodeContext > 1"
-)
+def _unless_broken_before(broken: str, message: str) -> Cel:
+    """A rule of ``spec`` that an older object may go on breaking; ``broken`` has ``{0}`` for the spec."""
+    return Cel(
+        f"!({broken.format('self')}) || (oldSelf.hasValue() && {broken.format('oldSelf.value()')})",
+        message,
+        optional_old_self=True,
+    )
+
+
+_DECODE_CONTEXT = "has({0}.parallelism) && has({0}.parallelism.decodeContext)"
 
 
 class K3DeploymentSpec(Model):
     """What a K3Deployment asks for."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
-        Cel(
-            f"!({_DSPARK_WITH_DCP.format('self')}) "
-            f"|| (oldSelf.hasValue() && {_DSPARK_WITH_DCP.format('oldSelf.value()')})",
+        _unless_broken_before(
+            "has({0}.speculation) && {0}.speculation.type == 'DSPARK' && "
+            + _DECODE_CONTEXT
+            + " && {0}.parallelism.decodeContext > 1",
             "speculation DSPARK cannot be combined with parallelism.decodeContext greater than 1; "
             "set decodeContext to 1 or speculation.type to None",
-            optional_old_self=True,
+        ),
+        _unless_broken_before(
+            "has({0}.engine) && has({0}.engine.chunkedPrefillSize) && "
+            + _DECODE_CONTEXT
+            + " && {0}.engine.chunkedPrefillSize < 64 * {0}.parallelism.decodeContext",
+            "engine.chunkedPrefillSize must be at least 64 tokens times parallelism.decodeContext, a page of the tree",
         ),
     )
     profile_ref: Annotated[ProfileRef, Field(json_schema_extra=OPERATOR)]
