@@ -10,7 +10,7 @@ from typing import Any
 
 from umbra_operator.conditions import Reason, Type
 from umbra_operator.plan import Action, DeletePod, PatchPod
-from umbra_operator.records import Observed
+from umbra_operator.records import Observed, PodRecord
 from umbra_operator.render import names
 
 
@@ -18,6 +18,7 @@ class Done(StrEnum):
     """Reasons of the events about what the operator did; all others are reasons of conditions."""
 
     ENGINE_RESTART_ASKED = "EngineRestartAsked"
+    LIVE_SETTINGS_SENT = "LiveSettingsSent"
     POD_REPLACED = "PodReplaced"
     POD_ENDED = "PodEnded"
     REPLICA_REMOVED = "ReplicaRemoved"
@@ -25,6 +26,7 @@ class Done(StrEnum):
 
 MEANINGS: Mapping[Done, str] = {
     Done.ENGINE_RESTART_ASKED: "A pod got another launch document: the engine drains and restarts, the store is kept.",
+    Done.LIVE_SETTINGS_SENT: "A pod got other live settings: its engine follows while it runs.",
     Done.POD_REPLACED: "A pod was deleted because the change needs another one; the store of the new one starts empty.",
     Done.POD_ENDED: "A pod that had ended, as after an eviction, was deleted; another takes its place.",
     Done.REPLICA_REMOVED: "A pod was deleted because spec.replicas is smaller by now.",
@@ -76,10 +78,12 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
 def of_action(action: Action, observed: Observed) -> Event | None:
     """The event about an action that was done; None where the status or the object itself tells enough."""
     match action:
-        case PatchPod(pod, _, _, annotations):
-            note = (
-                f"pod {pod} gets launch revision {annotations[names.ANNOTATION_REVISION]}; its engine restarts in place"
-            )
+        case PatchPod(pod, uid, _, annotations):
+            revision, record = annotations[names.ANNOTATION_REVISION], _record(uid, observed)
+            if record and record.launch_revision == revision:
+                note = f"pod {pod} gets other live settings; its engine goes on and follows them"
+                return Event(False, Done.LIVE_SETTINGS_SENT, note)
+            note = f"pod {pod} gets launch revision {revision}; its engine restarts in place"
             return Event(False, Done.ENGINE_RESTART_ASKED, note)
         case DeletePod(pod, uid):
             return _deleted(pod, uid, observed)
@@ -87,7 +91,7 @@ def of_action(action: Action, observed: Observed) -> Event | None:
 
 
 def _deleted(pod: str, uid: str, observed: Observed) -> Event | None:
-    record, spec = next((each for each in observed.pods if each.uid == uid), None), observed.deployment.spec
+    record, spec = _record(uid, observed), observed.deployment.spec
     if record is None or spec is None:
         return None
     if record.ordinal >= spec.replicas:
@@ -97,3 +101,7 @@ def _deleted(pod: str, uid: str, observed: Observed) -> Event | None:
             True, Done.POD_ENDED, f"pod {pod} has ended ({record.phase}) and is deleted; another takes its place"
         )
     return Event(False, Done.POD_REPLACED, f"pod {pod} is deleted: the change needs another pod")
+
+
+def _record(uid: str, observed: Observed) -> PodRecord | None:
+    return next((pod for pod in observed.pods if pod.uid == uid), None)

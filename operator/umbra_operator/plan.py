@@ -116,6 +116,7 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     if finding or resolved is None or wanted is None:
         return Plan(surplus, finding, wanted, owned)
     actions: list[Action] = [*_children(observed, resolved), *surplus, *_missing(deployment, resolved, wanted, owned)]
+    actions += _follow(resolved, wanted, owned)
     hold = _hold(resolved, wanted, owned)
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents, hold)
@@ -208,6 +209,18 @@ def _missing(
     return actions
 
 
+def _follow(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> list[PatchPod]:
+    """Live settings for the engines that run what is wanted: it costs nothing, so all at once and never held.
+
+    An engine behind has them with its new revision: its old launch document is nowhere but in its pod.
+    """
+    return [
+        _patch(pod, resolved, wanted)
+        for pod in owned
+        if not pod.deleting and not _behind(pod, wanted) and pod.live_revision != wanted.live
+    ]
+
+
 def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> Hold | None:
     """What keeps a change from pods that exist: the user's pause, or a cache that must not be lost unasked."""
     rollout = resolved.spec.rollout
@@ -235,7 +248,7 @@ def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> H
 
 
 def _behind(pod: PodRecord, wanted: Revision) -> bool:
-    return Revision(pod.launch_revision or "", pod.pod_revision or "") != wanted
+    return (pod.launch_revision, pod.pod_revision) != (wanted.launch, wanted.pod)
 
 
 def _replaces(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
@@ -299,5 +312,6 @@ def _patch(pod: PodRecord, resolved: Resolved, wanted: Revision) -> PatchPod:
     annotations = {
         names.ANNOTATION_LAUNCH: launch_document(resolved, wanted.launch),
         names.ANNOTATION_REVISION: wanted.launch,
+        names.ANNOTATION_LIVE: wanted.live,
     }
     return PatchPod(pod.name, pod.uid, pod.resource_version, annotations)

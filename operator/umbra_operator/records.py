@@ -85,6 +85,8 @@ class PodRecord:
     """Hash of what only a new pod can change."""
     launch_revision: str | None
     """Revision in the launch document that the pod carries."""
+    live_revision: str | None
+    """Which live settings that document has."""
     store_size: str | None
     """Size of its store as the spec said it when the pod was made."""
     node: str | None
@@ -185,6 +187,7 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         attempt=attempt,
         pod_revision=annotations.get(names.ANNOTATION_POD_REVISION),
         launch_revision=annotations.get(names.ANNOTATION_REVISION),
+        live_revision=annotations.get(names.ANNOTATION_LIVE),
         store_size=annotations.get(names.ANNOTATION_STORE_SIZE),
         node=spec.get("nodeName"),
         address=status.get("podIP"),

@@ -40,6 +40,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "peers": {"network__from": [{"podSelector": {}}, {"namespaceSelector": {}, "podSelector": {}}, {"ipBlock": BLOCK}]},
     "affinity": {"placement__affinity": {"nodeAffinity": {"a": [1]}}},
     "huge pages": {"cache__dram": {"size": "1Gi", "hugepages": "2Mi", "numaNodes": [0, 1]}},
+    "touch and rewriting": {"cache__policy": {"touch": {"mode": "Auto"}, "rewriteMissing": "Enabled"}},
+    "neither": {"cache__policy": {"touch": {"mode": "Off"}, "rewriteMissing": "Disabled"}},
+    "no touch": {"cache__policy": {"touch": {"mode": "Off"}}},
+    "touch unset": {"cache__policy": {"touch": {"intervalSeconds": 60}, "rewriteMissing": "Enabled"}},
     "no peers": {"network__from": [], "network__metricsFrom": []},
     "sizes": {"cache__dram__size": "1160Gi"},
 }
@@ -48,6 +52,7 @@ RELATIVE, DIVIDE = "path must be relative and must not contain '..'", "decodeCon
 ORDER, TOGETHER = "highPercent must be greater than lowPercent", "DSPARK cannot be combined with"
 CHUNK = "engine.chunkedPrefillSize must be at least 64 tokens times parallelism.decodeContext"
 PEER, RANGE = "set either ipBlock, or podSelector and namespaceSelector", "cidr must be a range such as 10.0.0.0/8"
+TOUCH = "rewriteMissing needs touch"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "DCP does not divide TP": ({"parallelism": {"tensor": 8, "decodeContext": 3}}, DIVIDE),
     "DSPARK and DCP": ({"speculation": DSPARK, "parallelism": {"tensor": 8, "decodeContext": 2}}, TOGETHER),
@@ -69,6 +74,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "draft that leaves": ({"speculation": {"type": "DSPARK", "dspark": {"draft": "../x"}}}, RELATIVE),
     "equal watermarks": ({"cache__watermarks": {"highPercent": 70, "lowPercent": 70}}, ORDER),
     "crossed watermarks": ({"cache__watermarks": {"highPercent": 60, "lowPercent": 70}}, ORDER),
+    "rewriting without touch": ({"cache__policy": {"touch": {"mode": "Off"}, "rewriteMissing": "Enabled"}}, TOUCH),
+    "no such policy": ({"cache__policy": {"checkpoints": "Few"}}, "spec.cache.policy.checkpoints"),
     "fraction of a size": ({"cache__dram__size": "1.5Ti"}, "spec.cache.dram.size"),
     "unknown field": ({"cache__dram__sizes": "1Gi"}, "unknown field"),
     "peer without a member": ({"network__from": [{}]}, PEER),

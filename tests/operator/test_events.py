@@ -77,6 +77,7 @@ def test_what_is_done_to_a_pod_that_exists_is_told_with_its_cause() -> None:
         return [event.reason if event else None for event in events]
 
     assert told(**{"engine.contextLength": 8192}) == [Done.ENGINE_RESTART_ASKED]
+    assert told(**{"cache.policy": {"checkpoints": "All"}}) == [Done.LIVE_SETTINGS_SENT]
     assert Done.POD_REPLACED in told(**{"cache.dram.size": "2Gi"})
     assert Done.REPLICA_REMOVED in told(replicas=0)
     assert of_action(CreatePod({}), world.observe()) is None

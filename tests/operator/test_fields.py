@@ -23,6 +23,8 @@ TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 BOTH = {"devices": {"resourceName": "amd.com/gpu", "deviceClassName": "gpu.amd.com"}}
 DRA = {"devices": {"deviceClassName": "gpu.amd.com"}}
 DEVICES = {"devices": {"resourceName": "amd.com/gpu"}}
+LIVE = '"live":{'
+"""How the launch document's settings begin that a running engine follows."""
 MOUNT = {"name": "tools", "hostPath": "/opt/tools", "mountPath": "/tools", "readOnly": True}
 
 Case = tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]
@@ -89,25 +91,44 @@ DEPLOYMENT: dict[str, Case] = {
         ['"name":"UMBP_DRAM_LOW_WM","value":"0.05"'],
     ),
     "cache.policy.keyLayout": ({}, {}, {"cache.policy.keyLayout": "PerRank"}, ['\\"keyLayout\\":\\"PerRank\\"']),
-    "cache.policy.rpcParallelism": ({}, {}, {"cache.policy.rpcParallelism": 8}, ['\\"rpcParallelism\\":8']),
-    "cache.policy.chunkPages": ({}, {}, {"cache.policy.chunkPages": 256}, ['\\"chunkPages\\":256']),
+    "cache.policy.touch.mode": ({}, {}, {"cache.policy.touch.mode": "Off"}, [f'{LIVE}"touch":"Off"']),
+    "cache.policy.touch.intervalSeconds": (
+        {},
+        {},
+        {"cache.policy.touch.intervalSeconds": 60},
+        [f'{LIVE}"touchIntervalSeconds":60'],
+    ),
+    "cache.policy.checkpoints": (
+        {},
+        {},
+        {"cache.policy.checkpoints": "PromptEnd"},
+        [f'{LIVE}"checkpoints":"PromptEnd"'],
+    ),
+    "cache.policy.rewriteMissing": (
+        {},
+        {},
+        {"cache.policy.rewriteMissing": "Disabled"},
+        [f'{LIVE}"rewriteMissing":"Disabled"'],
+    ),
+    "cache.policy.rpcParallelism": ({}, {}, {"cache.policy.rpcParallelism": 8}, [f'{LIVE}"rpcParallelism":8']),
+    "cache.policy.chunkPages": ({}, {}, {"cache.policy.chunkPages": 256}, [f'{LIVE}"chunkPages":256']),
     "cache.policy.offloadBackpressurePercent": (
         {},
         {},
         {"cache.policy.offloadBackpressurePercent": 50},
-        ['\\"offloadBackpressurePercent\\":50'],
+        [f'{LIVE}"offloadBackpressurePercent":50'],
     ),
     "cache.policy.loadDeadlineSeconds": (
         {},
         {},
         {"cache.policy.loadDeadlineSeconds": 7},
-        ['\\"loadDeadlineSeconds\\":7'],
+        [f'{LIVE}"loadDeadlineSeconds":7'],
     ),
     "cache.policy.lookupDeadlineMilliseconds": (
         {},
         {},
         {"cache.policy.lookupDeadlineMilliseconds": 80},
-        ['\\"lookupDeadlineMilliseconds\\":80'],
+        [f'{LIVE}"lookupDeadlineMilliseconds":80'],
     ),
     "engine.memoryFractionPercent": ({}, {}, {"engine.memoryFractionPercent": 85}, ['"--mem-fraction-static","0.85"']),
     "engine.maxRunningRequests": ({}, {}, {"engine.maxRunningRequests": 9}, ['"--max-running-requests","9"']),
@@ -272,7 +293,7 @@ PROFILE_ELSEWHERE = {
 def rendered(deployment: dict[str, Any], profile: dict[str, Any]) -> tuple[str, Revision]:
     """Pod, launch document and every other object as one compact text, without the revisions, and the revision."""
     spec, limits = K3DeploymentSpec.model_validate(deployment), K3ProfileSpec.model_validate(profile)
-    body = pod(resolve(spec, limits), Revision("-", "-"), NAME, NAMESPACE, "uid", 0, 0)
+    body = pod(resolve(spec, limits), Revision("-", "-", "-"), NAME, NAMESPACE, "uid", 0, 0)
     launch = body["metadata"]["annotations"].pop(names.ANNOTATION_LAUNCH)
     others = children(resolve(spec, limits), NAME, NAMESPACE, "uid", Facts("operator", pod_monitors=True))
     text = json.dumps([body, list(others.values())], separators=(",", ":"))
@@ -296,7 +317,8 @@ def test_an_edit_shows_in_the_pod_and_costs_what_its_class_says(kind: str, path:
         assert text in after
         assert text not in before
     wanted = dict(leaves(model))[path]
-    assert (old.launch != new.launch) == (wanted is not EditClass.OPERATOR)
+    assert (old.launch != new.launch) == (wanted in (EditClass.ENGINE, EditClass.POD))
+    assert (old.live != new.live) == (wanted is EditClass.LIVE)
     assert (old.pod != new.pod) == (wanted is EditClass.POD)
 
 

@@ -1,6 +1,7 @@
 """The plan: one step at a time, towards the spec, from wherever the cluster stands."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from umbra_operator.render import names
 from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import resolve
-from umbra_operator.render.revision import Revision, revision
+from umbra_operator.render.revision import revision
 
 
 def spec(**edits: Any) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def test_an_engine_edit_patches_one_pod_and_keeps_its_uid() -> None:
     (action,) = world.plan().actions
     assert isinstance(action, PatchPod)
     assert (action.name, action.uid) == ("k3-0-0", world.bodies["k3-0-0"]["metadata"]["uid"])
-    assert set(action.annotations) == {names.ANNOTATION_LAUNCH, names.ANNOTATION_REVISION}
+    assert set(action.annotations) == {names.ANNOTATION_LAUNCH, names.ANNOTATION_REVISION, names.ANNOTATION_LIVE}
 
 
 def test_the_next_engine_waits_until_the_agent_says_that_the_first_one_serves_again() -> None:
@@ -156,6 +157,35 @@ def test_a_pod_that_does_not_serve_is_changed_first_and_at_once() -> None:
     world.memory.put_pod(world.bodies["k3-1-0"])
     world.edit(spec(replicas=2, engine__maxRunningRequests=8))
     assert kinds(world) == [("PatchPod", "k3-1-0")]
+
+
+def test_live_settings_reach_all_engines_at_once_and_no_pause_holds_them() -> None:
+    world = settled(3)
+    policy = {"checkpoints": "PromptEnd", "touch": {"intervalSeconds": 60}}
+    world.edit(spec(replicas=3, rollout={"paused": True}, cache__policy=policy))
+    plan = world.plan()
+    assert kinds(world) == [("PatchPod", "k3-0-0"), ("PatchPod", "k3-1-0"), ("PatchPod", "k3-2-0")]
+    assert plan.hold is None
+    before = {record.launch_revision for record in world.observe().pods}
+    world.run()
+    for body in world.bodies.values():
+        launch = json.loads(body["metadata"]["annotations"][names.ANNOTATION_LAUNCH])
+        assert launch["live"]["checkpoints"] == "PromptEnd"
+        assert launch["live"]["touchIntervalSeconds"] == 60
+    assert {record.launch_revision for record in world.observe().pods} == before, "no engine restarts"
+    assert world.plan().actions == ()
+    world.edit(spec(replicas=3))
+    assert len(kinds(world)) == 3, "an edit that is taken back is followed, too"
+
+
+def test_an_engine_that_waits_for_another_revision_has_live_settings_with_it() -> None:
+    world = settled(2)
+    world.edit(spec(replicas=2, rollout={"paused": True}, engine__contextLength=4096, cache__policy={"chunkPages": 9}))
+    assert kinds(world) == [], "its launch document holds the old arguments, which are nowhere else"
+    world.edit(spec(replicas=2, engine__contextLength=4096, cache__policy={"chunkPages": 9}))
+    assert kinds(world) == [("PatchPod", "k3-0-0")]
+    world.run()
+    assert world.plan().actions == ()
 
 
 def test_pods_that_do_not_serve_are_changed_however_many_are_down() -> None:
@@ -497,7 +527,9 @@ def test_any_state_reaches_the_spec_one_disruption_at_a_time(world: World, data:
     assert sorted(record.ordinal for record in told.pods) == list(range(replicas))
     held = plan.hold.pods if plan.hold else frozenset()
     free = [record for record in told.pods if record.name not in held]
-    assert {Revision(record.launch_revision or "", record.pod_revision or "") for record in free} <= {plan.revision}
+    assert {(record.launch_revision, record.pod_revision, record.live_revision) for record in free} <= {
+        (plan.revision.launch, plan.revision.pod, plan.revision.live)
+    }
 
 
 def wanted_and_warm(world: World) -> set[str]:

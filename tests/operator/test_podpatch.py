@@ -83,7 +83,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 def rendered(patch: dict[str, Any]) -> dict[str, Any]:
     resolved = resolve(deployment_spec(), profile_spec(podPatch=patch))
-    return pod(resolved, Revision("a", "b"), NAME, NAMESPACE, "uid", 0, 0)
+    return pod(resolved, Revision("a", "b", "c"), NAME, NAMESPACE, "uid", 0, 0)
 
 
 @pytest.mark.parametrize("path", REFUSED)

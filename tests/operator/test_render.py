@@ -84,7 +84,7 @@ MODELS = {
 
 
 def rendered(resolved: Resolved, namespace: str = NAMESPACE) -> dict[str, Any]:
-    return pod(resolved, Revision("launch000000", "pod000000000"), NAME, namespace, UID, 0, 0)
+    return pod(resolved, Revision("launch000000", "pod000000000", "live00000000"), NAME, namespace, UID, 0, 0)
 
 
 def containers(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -280,7 +280,7 @@ def test_quotes_and_dollars_reach_the_engine_as_they_are(text: str) -> None:
 
 
 def test_derived_names_fit_at_the_limits_of_their_parts() -> None:
-    longest = pod(CASES["dra"], Revision("a", "b"), "a" * 40, NAMESPACE, UID, 63, 10**12)
+    longest = pod(CASES["dra"], Revision("a", "b", "c"), "a" * 40, NAMESPACE, UID, 63, 10**12)
     assert len(longest["metadata"]["name"]) <= 63
     assert all(len(value) <= 63 for value in longest["metadata"]["labels"].values())
     assert len(longest["spec"]["serviceAccountName"]) == len(
@@ -298,7 +298,7 @@ def test_no_label_of_a_user_enters_a_selector() -> None:
 
 
 def test_pods_of_two_replicas_differ_only_in_name_and_labels() -> None:
-    one, two = (pod(CASES["small"], Revision("a", "b"), NAME, NAMESPACE, UID, ordinal, 0) for ordinal in (0, 1))
+    one, two = (pod(CASES["small"], Revision("a", "b", "c"), NAME, NAMESPACE, UID, ordinal, 0) for ordinal in (0, 1))
     assert one["spec"] == two["spec"]
     assert one["metadata"]["annotations"] == two["metadata"]["annotations"]
 

@@ -8,9 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import deployment_spec, profile_spec
-from umbra_linker.settings import MOST_CALLS, MOST_LOAD_SECONDS, MOST_LOOKUP_MILLISECONDS, MOST_PAGES, Settings
+from umbra_linker.settings import (
+    MOST_CALLS,
+    MOST_LOAD_SECONDS,
+    MOST_LOOKUP_MILLISECONDS,
+    MOST_PAGES,
+    MOST_TOUCH_SECONDS,
+    Checkpoints,
+    Settings,
+    Switch,
+    Touch,
+)
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1.deployment import CachePolicy
+from umbra_operator.codegen.crd import structural
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, store
@@ -89,7 +100,7 @@ def test_what_umbra_sets_is_owned() -> None:
 
 def test_built_in_values() -> None:
     resolved = resolve(deployment_spec(), profile_spec())
-    assert (resolved.high_percent, resolved.low_percent, resolved.drain_seconds) == (90, 70, 600)
+    assert (resolved.high_percent, resolved.low_percent, resolved.drain_seconds) == (90, 85, 600)
     assert (resolved.decode_context, resolved.key_layout, resolved.draft) == (1, "Auto", None)
 
 
@@ -114,6 +125,21 @@ def test_a_chunk_of_a_page_or_more_runs_with_decode_context_parallelism() -> Non
     spec = deployment_spec(parallelism={"decodeContext": 8}, engine={"chunkedPrefillSize": 512})
     assert resolve(spec, profile).decode_context == 8
     assert resolve(deployment_spec(parallelism={"decodeContext": 8}), profile_spec(tensor=8)).decode_context == 8
+
+
+def test_the_api_has_the_words_and_defaults_of_the_linker() -> None:
+    policy = structural(CachePolicy)["properties"]
+    touch = policy["touch"]["properties"]
+    for schema, words, default in (
+        (policy["checkpoints"], Checkpoints, Settings().checkpoints),
+        (policy["rewriteMissing"], Switch, Settings().rewrite_missing),
+        (touch["mode"], Touch, Settings().touch),
+    ):
+        assert schema["enum"] == list(words)
+        assert schema["description"].endswith(f"Unset: {default}.")
+    interval = touch["intervalSeconds"]
+    assert (interval["minimum"], interval["maximum"]) == (1, MOST_TOUCH_SECONDS)
+    assert interval["description"].endswith(f"Unset: {Settings().touch_interval_seconds}.")
 
 
 def test_arguments_the_deployment_stands_over_the_profile() -> None:

@@ -11,6 +11,7 @@ from umbra_operator.codegen.restarts import restarts_page
 
 TITLES = {
     "Nothing restarts": EditClass.OPERATOR,
+    "The running engine follows": EditClass.LIVE,
     "The engine restarts in its pod": EditClass.ENGINE,
     "The pod is replaced": EditClass.POD,
 }

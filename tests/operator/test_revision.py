@@ -56,6 +56,12 @@ def test_what_only_the_operator_reads_changes_nothing(edits: dict[str, Any]) -> 
     assert of(**edits) == of()
 
 
+def test_what_a_running_engine_follows_restarts_nothing() -> None:
+    changed = of(cache__policy={"checkpoints": "All"})
+    assert (changed.launch, changed.pod) == (of().launch, of().pod)
+    assert changed.live != of().live
+
+
 def test_a_field_that_a_newer_operator_knows_changes_nothing() -> None:
     assert of(telemetry={"strategy": "InPlace"}) == of()
 
@@ -73,7 +79,7 @@ def test_a_profile_with_another_name_and_the_same_content_changes_nothing_and_an
 
 def test_the_hash_itself_is_a_contract() -> None:
     """Another value here means that this version of the operator replaces every pod of its users."""
-    assert of() == Revision(launch="a8edd5160e9f", pod="e49ac3aa8c1d")
+    assert of() == Revision(launch="a8edd5160e9f", pod="e49ac3aa8c1d", live="dee36ace772e")
 
 
 DEFAULTS = Path(__file__).parent / "golden" / "defaults.yaml"

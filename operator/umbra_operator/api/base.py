@@ -44,6 +44,8 @@ class EditClass(StrEnum):
 
     OPERATOR = "operator"
     """Only the operator reads it: no pod changes."""
+    LIVE = "live"
+    """The running engine follows it: nothing restarts."""
     ENGINE = "engine"
     """The engine process restarts inside its pod; the store keeps every page."""
     POD = "pod"

@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
     add("--dram", type=_sizes, default="36Gi,72Gi,145Gi,290Gi,580Gi", help="sizes of the store")
     add("--policy", default="stock,kv-once+touch,adaptive,adaptive+rewrite,infinite", help="policies to compare")
     add("--recency", default="reads", choices=("reads", "writes"), help="what refreshes an object in the store")
-    add("--watermarks", type=_watermarks, default="90,70", help="percent: evict above the first, down to the second")
+    add("--watermarks", type=_watermarks, default="90,85", help="percent: evict above the first, down to the second")
     add("--lanes", type=_positive, default=8, help="sessions at a time in a closed loop")
     add("--idle-cap", type=_number, default=60.0, help="seconds that a user thinks at most")
     add("--decode-rate", type=_number, default=100.0, help="tokens a second of one answer")
@@ -127,7 +127,7 @@ def _sizes(text: str) -> list[int]:
 def _watermarks(text: str) -> tuple[int, int]:
     high, _, low = text.partition(",")
     if not (high.isdigit() and low.isdigit() and 1 <= int(low) < int(high) <= 100):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HIGH,LOW in percent, such as 90,70")
+        raise argparse.ArgumentTypeError(f"{text!r} is not HIGH,LOW in percent, such as 90,85")
     return int(high), int(low)
 
 

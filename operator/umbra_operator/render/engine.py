@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from umbra_linker.settings import Settings
-from umbra_operator.api.v1alpha1.deployment import TreeCore
+from umbra_operator.api.v1alpha1.deployment import CachePolicy, TouchPolicy, TreeCore
 from umbra_operator.render import flags, names, rocm
 from umbra_operator.render.resolve import Resolved
 
@@ -34,8 +34,7 @@ def launch_document(resolved: Resolved, revision: str) -> str:
         "env": environment(resolved),
         "port": names.ENGINE_PORT,
         "drainTimeoutSeconds": resolved.drain_seconds,
-        # Among what may change in a running engine, for an older kit ignores the names there that it does not know.
-        "live": {"storeBytes": resolved.store_bytes},
+        "live": _live_settings(resolved),
     }
     return json.dumps(document, separators=(",", ":"))
 
@@ -143,7 +142,7 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
         "linker_extra_config": {
             "standalone_address": names.STORE_ADDRESS,
             "standalone_auto_start": False,
-            "umbra": _linker_settings(resolved),
+            "umbra": {"keyLayout": resolved.key_layout.value},
         },
     }
     return {
@@ -153,16 +152,25 @@ def _linker(resolved: Resolved) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _linker_settings(resolved: Resolved) -> dict[str, object]:
-    """What somebody chose and no more: the kit of a pod may be older than this operator, and refuses unknown names."""
-    policy = resolved.spec.cache.policy
+def _live_settings(resolved: Resolved) -> dict[str, object]:
+    """The linker's settings that a running engine follows: what somebody chose, and the size of the store.
+
+    A kit that is older than this operator ignores the names here that it does not know, while it refuses unknown ones
+    among the engine's arguments.
+    """
+    policy = resolved.spec.cache.policy or CachePolicy()
+    touch = policy.touch or TouchPolicy()
     fields = {
-        "keyLayout": resolved.key_layout.value,
-        "rpcParallelism": policy and policy.rpc_parallelism,
-        "chunkPages": policy and policy.chunk_pages,
-        "offloadBackpressurePercent": policy and policy.offload_backpressure_percent,
-        "lookupDeadlineMilliseconds": policy and policy.lookup_deadline_milliseconds,
-        "loadDeadlineSeconds": policy and policy.load_deadline_seconds,
+        "touch": touch.mode,
+        "touchIntervalSeconds": touch.interval_seconds,
+        "checkpoints": policy.checkpoints,
+        "rewriteMissing": policy.rewrite_missing,
+        "rpcParallelism": policy.rpc_parallelism,
+        "chunkPages": policy.chunk_pages,
+        "offloadBackpressurePercent": policy.offload_backpressure_percent,
+        "lookupDeadlineMilliseconds": policy.lookup_deadline_milliseconds,
+        "loadDeadlineSeconds": policy.load_deadline_seconds,
+        "storeBytes": resolved.store_bytes,
     }
     chosen = {name: value for name, value in fields.items() if value is not None}
     return {name: value for name, value in Settings.from_mapping(chosen).to_mapping().items() if name in chosen}

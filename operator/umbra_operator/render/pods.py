@@ -44,6 +44,7 @@ def pod(
                 **(metadata.annotations if metadata else {}),
                 names.ANNOTATION_LAUNCH: engine.launch_document(resolved, revision.launch),
                 names.ANNOTATION_REVISION: revision.launch,
+                names.ANNOTATION_LIVE: revision.live,
                 names.ANNOTATION_POD_REVISION: revision.pod,
                 names.ANNOTATION_STORE_SIZE: resolved.spec.cache.dram.size,
             },

@@ -14,6 +14,7 @@ from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 
 _POD = frozenset({EditClass.POD})
 _ALL = frozenset({EditClass.POD, EditClass.ENGINE})
+_LIVE = frozenset({EditClass.LIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,15 @@ class Revision:
     """Changes with anything that the engine or its pod is made from; 12 hexadecimal digits."""
     pod: str
     """Changes only with what needs a new pod; 12 hexadecimal digits."""
+    live: str
+    """Changes only with what a running engine follows; 12 hexadecimal digits."""
 
 
 def revision(spec: K3DeploymentSpec, profile: K3ProfileSpec) -> Revision:
     """The revision that a spec with its profile asks for."""
-    return Revision(launch=_digest(spec, profile, _ALL), pod=_digest(spec, profile, _POD))
+    return Revision(
+        launch=_digest(spec, profile, _ALL), pod=_digest(spec, profile, _POD), live=_digest(spec, profile, _LIVE)
+    )
 
 
 def content(manifest: Any) -> str:

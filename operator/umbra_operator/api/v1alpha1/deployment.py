@@ -8,6 +8,7 @@ from pydantic import Field
 from umbra_operator.api.base import ATOMIC, Bytes, Cel, EditClass, Model, Name, RelativePath, edit, list_map
 
 ENGINE = edit(EditClass.ENGINE)
+LIVE = edit(EditClass.LIVE)
 POD = edit(EditClass.POD)
 OPERATOR = edit(EditClass.OPERATOR)
 
@@ -40,6 +41,28 @@ class KeyLayout(StrEnum):
 
     AUTO = "Auto"
     PER_RANK = "PerRank"
+
+
+class TouchMode(StrEnum):
+    """Whether the store is told of prefixes that the device serves from its own memory."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
+class Checkpoints(StrEnum):
+    """Which checkpoints (KDA states) are stored; pages of KV always are."""
+
+    ALL = "All"
+    ADAPTIVE = "Adaptive"
+    PROMPT_END = "PromptEnd"
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
 
 
 class RolloutStrategy(StrEnum):
@@ -215,11 +238,33 @@ class Watermarks(Model):
     """Eviction ends here."""
 
 
+class TouchPolicy(Model):
+    """How the store learns of prefixes that the device serves from its own memory, and which look unused to it."""
+
+    mode: TouchMode | None = None
+    """Auto reads a little of each of their objects, which the store counts as a use. Off: never. Unset: Auto."""
+    interval_seconds: Annotated[int | None, Field(ge=1, le=3600)] = None
+    """A prefix is touched once in this time at most. Unset: 30."""
+
+
 class CachePolicy(Model):
     """What the linker stores, under which names, and how it calls the store."""
 
-    key_layout: KeyLayout | None = None
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.rewriteMissing) || self.rewriteMissing == 'Disabled' || "
+            "!has(self.touch) || !has(self.touch.mode) || self.touch.mode != 'Off'",
+            "rewriteMissing needs touch: only a touch finds out what the store has lost",
+        ),
+    )
+    key_layout: Annotated[KeyLayout | None, Field(json_schema_extra=ENGINE)] = None
     """Auto stores each page of MLA KV once for all ranks. PerRank stores it once per rank, as the stock linker does."""
+    touch: TouchPolicy | None = None
+    """How the store learns what the device serves."""
+    checkpoints: Checkpoints | None = None
+    """PromptEnd: those at the ends of prompts. Adaptive: as many more as the store can keep. Unset: Adaptive."""
+    rewrite_missing: Switch | None = None
+    """Whether what a touch did not find in the store is written again. Unset: Enabled."""
     rpc_parallelism: Annotated[int | None, Field(ge=1, le=32)] = None
     """Calls that a rank has under way to the store at once, for each of lookups, loads and offloads. Unset: 4."""
     chunk_pages: Annotated[int | None, Field(ge=1, le=65536)] = None
@@ -238,8 +283,8 @@ class Cache(Model):
     dram: Annotated[Dram, Field(json_schema_extra=POD)]
     """The store's host memory."""
     watermarks: Annotated[Watermarks | None, Field(json_schema_extra=POD)] = None
-    """When the store evicts. Unset: 90 and 70."""
-    policy: Annotated[CachePolicy | None, Field(json_schema_extra=ENGINE)] = None
+    """When the store evicts. Unset: 90 and 85."""
+    policy: Annotated[CachePolicy | None, Field(json_schema_extra=LIVE)] = None
     """What the linker stores, and how."""
 
 
