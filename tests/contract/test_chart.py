@@ -9,9 +9,16 @@ import yaml
 from kubernetes.aio.client.models import V1Deployment
 
 from localcluster.controlplane import ControlPlane
-from product import CHART, CRDS, IMAGE, helm, template
+from product import CHART, CRDS, IMAGE, ROOT, helm, template
+from umbra_operator.api.v1alpha1 import K3ProfileSpec
+from umbra_operator.codegen.chartvalues import VALUES
 
 TAG = {"image.repository": "example.test/umbra-operator", "image.tag": "0.1.0"}
+PROFILE = {
+    "profiles.create": True,
+    "profiles.engineImage": f"example.test/engine@sha256:{'1' * 64}",
+    "profiles.kitImage": f"example.test/kit@sha256:{'2' * 64}",
+}
 MATRIX: dict[str, dict[str, Any]] = {
     "digest": IMAGE,
     "tag": TAG,
@@ -28,6 +35,9 @@ MATRIX: dict[str, dict[str, Any]] = {
     "without CRDs": {**IMAGE, "crds.install": False},
     "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
     "scraped": {**IMAGE, "podMonitor.create": True, "podMonitor.labels": {"release": "prometheus"}},
+    "with a profile": {**IMAGE, **PROFILE},
+    "without a policy": {**IMAGE, "networkPolicy.create": False},
+    "scraped from one namespace": {**IMAGE, "networkPolicy.metricsFrom": [{"namespaceSelector": {}}]},
 }
 
 CALLS: dict[tuple[str, str], set[str]] = {
@@ -45,7 +55,6 @@ CALLS: dict[tuple[str, str], set[str]] = {
     ("resource.k8s.io", "resourceclaimtemplates"): {"get", "list", "create", "delete"},
     ("", "serviceaccounts"): {"get", "list", "create", "patch", "delete"},
     ("policy", "poddisruptionbudgets"): {"get", "list", "create", "patch", "delete"},
-    ("", "namespaces"): {"list", "watch"},  # kopf
     ("apiextensions.k8s.io", "customresourcedefinitions"): {"list", "watch"},  # kopf
 }
 
@@ -77,6 +86,8 @@ def test_the_official_model_takes_the_deployment_whole(case: str) -> None:
         ({"image.repository": "a"}, "set image.digest (best) or image.tag"),
         ({**TAG, "image.digest": "sha256:short"}, "/image/digest"),
         ({**IMAGE, "namespace": ["a"]}, "namespace"),
+        ({**IMAGE, **PROFILE, "profiles.kitImage": ""}, "set profiles.engineImage and profiles.kitImage"),
+        ({**IMAGE, **PROFILE, "profiles.engineImage": "example.test/engine:latest"}, "/profiles/engineImage"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(values: dict[str, Any], sentence: str) -> None:
@@ -107,6 +118,8 @@ def verbs(objects: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], set[
 
 def test_rights_are_exactly_what_the_code_calls() -> None:
     assert dict(verbs(template(IMAGE))) == CALLS
+    # kopf looks whether the namespaces that it was told are there.
+    assert dict(verbs(template(MATRIX["one namespace"]))) == {**CALLS, ("", "namespaces"): {"list", "watch"}}
 
 
 def test_the_lease_is_the_only_right_in_the_operator_s_own_namespace() -> None:
@@ -163,3 +176,32 @@ def test_the_api_server_takes_every_object(crds: ControlPlane) -> None:
             body["metadata"]["namespace"] = "default"
         apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"]
         crds.kubectl(*apply, stdin=json.dumps(body))
+
+
+def test_the_profile_is_the_example_with_its_images_and_folder() -> None:
+    served = ["--api-versions", "umbra.dev/v1alpha1/K3Profile"]
+    folder = {"profiles.modelRoot": "/srv/weights"}
+    (body,) = of_kind(template({**IMAGE, **PROFILE, **folder}, *served), "K3Profile")
+    example = yaml.safe_load((ROOT / "examples/mi355x-tp8-v1.yaml").read_text())["spec"]
+    example["engine"]["image"] = PROFILE["profiles.engineImage"]
+    example["kit"]["image"] = PROFILE["profiles.kitImage"]
+    example["modelRoots"] = [{"name": "models", "path": "/srv/weights"}]
+    assert body["spec"] == example
+    assert body["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    K3ProfileSpec.model_validate(body["spec"])
+    (other,) = of_kind(template({**IMAGE, **PROFILE}, *served), "K3Profile")
+    assert other["metadata"]["name"] != body["metadata"]["name"]
+
+
+def test_a_policy_lets_only_the_metrics_port_be_reached() -> None:
+    (policy,) = of_kind(template(MATRIX["scraped from one namespace"]), "NetworkPolicy")
+    (rule,) = policy["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics", "protocol": "TCP"}], "from": [{"namespaceSelector": {}}]}
+    assert of_kind(template(MATRIX["without a policy"]), "NetworkPolicy") == []
+
+
+def test_every_value_is_used() -> None:
+    text = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    for value in VALUES:
+        in_image = value.name.replace("image.", "$image.")
+        assert f".Values.{value.name}" in text or in_image in text, value.name

@@ -19,8 +19,6 @@ pytestmark = pytest.mark.apiserver
 
 NOT_AUDITED = {Right("update", "umbra.dev", "k3deployments/finalizers")}
 """Asked by the API server's admission of owner references, on behalf of a request that is something else."""
-FOR_CHOSEN_NAMESPACES = {Right(verb, "", "namespaces") for verb in ("list", "watch")}
-"""The chart gives these always; they are used only where the operator is told which namespaces to serve."""
 BY_HAND: dict[str, dict[str, Any]] = {
     "Service": {"spec": {"selector": {names.LABEL_DEPLOYMENT: "other"}}},
     "ServiceAccount": {"automountServiceAccountToken": True},
@@ -62,7 +60,7 @@ def test_nothing_is_denied_and_nothing_granted_is_unused(
         revoke(crds)
     used, denied = audit.since(mark)
     assert denied == []
-    assert granted(namespaces) - used == (NOT_AUDITED | FOR_CHOSEN_NAMESPACES if everywhere else NOT_AUDITED)
+    assert granted(namespaces) - used == NOT_AUDITED
     assert used <= granted(namespaces)
 
 

@@ -27,3 +27,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail "set image.digest (best) or image.tag" -}}
 {{- end -}}
 {{- end -}}
+
+{{/* "now", or "later" while the cluster has no such kind yet, or "" when no profile is wanted. */}}
+{{- define "umbra.profiles" -}}
+{{- if .Values.profiles.create -}}
+{{- if not (and .Values.profiles.engineImage .Values.profiles.kitImage) -}}
+{{- fail "set profiles.engineImage and profiles.kitImage, each as REPOSITORY@sha256:DIGEST: profiles.create needs both" -}}
+{{- end -}}
+{{- .Capabilities.APIVersions.Has "umbra.dev/v1alpha1/K3Profile" | ternary "now" "later" -}}
+{{- end -}}
+{{- end -}}

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from umbra_operator.api.base import GROUP
 from umbra_operator.api.v1alpha1 import KINDS
+from umbra_operator.codegen.chartvalues import readme, values_schema, values_yaml
 from umbra_operator.codegen.crd import crd, to_yaml
 from umbra_operator.codegen.metricspage import metrics_page
 from umbra_operator.codegen.reference import api_page, conditions_page
 from umbra_operator.codegen.restarts import restarts_page
 
 ROOT = Path(__file__).parents[3]
+EXAMPLE = "mi355x-tp8-v1.yaml"
+"""The profile that the chart ships."""
 
 
 def generated() -> dict[Path, str]:
@@ -20,6 +23,10 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/reference/conditions.md": conditions_page(),
         ROOT / "docs/reference/metrics.md": metrics_page(),
         ROOT / "docs/explanation/what-restarts.md": restarts_page(),
+        ROOT / "charts/umbra/values.yaml": values_yaml(),
+        ROOT / "charts/umbra/values.schema.json": values_schema(),
+        ROOT / "charts/umbra/README.md": readme(),
+        ROOT / f"charts/umbra/files/profiles/{EXAMPLE}": (ROOT / "examples" / EXAMPLE).read_text(),
     }
     for kind in KINDS:
         text = to_yaml(crd(kind))
