@@ -196,13 +196,18 @@ def _surplus(deployment: DeploymentRecord, owned: Sequence[PodRecord]) -> tuple[
 def _missing(
     deployment: DeploymentRecord, resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]
 ) -> list[CreatePod]:
-    """A pod for each replica that has none, under a name that no terminating pod holds."""
+    """A pod for each replica that has none, under a name that no terminating pod holds.
+
+    A pod that somebody took the labels off is not seen any more. The status still has its name, and whoever creates
+    that name meets it and gives the labels back: under another name the replica would run twice.
+    """
+    last = _last_attempts(deployment)
     actions = []
     for ordinal in range(resolved.spec.replicas):
         attempts = [pod for pod in owned if pod.ordinal == ordinal]
         if any(not pod.deleting for pod in attempts):
             continue
-        attempt = max((pod.attempt for pod in attempts), default=-1) + 1
+        attempt = max(pod.attempt for pod in attempts) + 1 if attempts else last.get(ordinal, 0)
         actions.append(
             CreatePod(pod(resolved, wanted, deployment.name, deployment.namespace, deployment.uid, ordinal, attempt))
         )
@@ -219,6 +224,16 @@ def _follow(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) ->
         for pod in owned
         if not pod.deleting and not _behind(pod, wanted) and pod.live_revision != wanted.live
     ]
+
+
+def _last_attempts(deployment: DeploymentRecord) -> dict[int, int]:
+    """The attempt of each replica's pod that the status named last, by ordinal."""
+    found = {}
+    for entry in deployment.status.get("pods") or ():
+        if numbers := names.pod_numbers(deployment.name, entry["name"]):
+            ordinal, attempt = numbers
+            found[ordinal] = attempt
+    return found
 
 
 def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> Hold | None:

@@ -122,11 +122,12 @@ class World:
         self.edit(spec or DEPLOYMENT_SPEC)
         self.memory.put_profile(stored(profile(), "p1") if profile_body is None else profile_body)
 
-    def edit(self, spec: Mapping[str, Any]) -> None:
-        """Replaces the spec."""
+    def edit(self, spec: Mapping[str, Any], status: Mapping[str, Any] | None = None) -> None:
+        """Replaces the spec, and the status by the given one or none."""
         self._generation += 1
         self.spec = dict(spec)
-        self.memory.put_deployment(stored({**deployment(), "spec": dict(spec)}, "d1", self._generation))
+        body = {**deployment(), "spec": dict(spec), "status": status or {}}
+        self.memory.put_deployment(stored(body, "d1", self._generation))
 
     def observe(self) -> Observed:
         """What the operator sees."""

@@ -270,11 +270,13 @@ def test_without_its_profile_an_engine_goes_on_and_a_late_profile_is_found(stack
 
 
 def test_a_relabelled_pod_gets_its_labels_back_and_its_engine_goes_on(serving: Stack) -> None:
-    before, path = serving.pods()["k3-0-0"]["metadata"], f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-0"
+    serving.edit({"cache.dram.size": "2Gi"})
+    eventually(lambda: set(serving.pods()) == {"k3-0-1"} and serving.ready(), "the second pod of this replica serves")
+    before, path = serving.pods()["k3-0-1"]["metadata"], f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-1"
     serving.api("PATCH", path, {"metadata": {"labels": {names.LABEL_DEPLOYMENT: "other"}}}, MERGE)
-    eventually(lambda: serving.pods()["k3-0-0"]["metadata"]["labels"] == before["labels"], "the label is back")
+    eventually(lambda: serving.pods()["k3-0-1"]["metadata"]["labels"] == before["labels"], "the label is back")
     eventually(serving.ready, "nothing was lost")
-    assert {name: pod["metadata"]["uid"] for name, pod in serving.pods().items()} == {"k3-0-0": before["uid"]}
+    assert {name: pod["metadata"]["uid"] for name, pod in serving.pods().items()} == {"k3-0-1": before["uid"]}
 
 
 def test_deletion_takes_every_child_along(serving: Stack) -> None:

@@ -369,6 +369,16 @@ def test_an_ended_pod_is_replaced() -> None:
     assert [pod.ready for pod in world.observe().pods] == [True]
 
 
+def test_a_pod_that_is_not_seen_any_more_is_looked_for_under_the_name_in_the_status() -> None:
+    world = settled(2)
+    pods = [{"name": "k3-0-0", "ordinal": 0}, {"name": "k3-1-12", "ordinal": 1}, {"name": "k3-1-x", "ordinal": 1}]
+    world.edit(spec(replicas=3), status={"pods": pods})
+    for name in list(world.bodies):
+        world.memory.drop_pod(world.bodies.pop(name))
+    created = [name for kind, name in kinds(world) if kind == "CreatePod"]
+    assert created == ["k3-0-0", "k3-1-12", "k3-2-0"]
+
+
 BAD_PROFILES = {
     "missing": (None, Reason.PROFILE_NOT_FOUND),
     "unreadable": (profile_body(tensor="many"), Reason.PROFILE_UNREADABLE),

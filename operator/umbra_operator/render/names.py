@@ -1,5 +1,6 @@
 """Every name, label, annotation, port and path that objects share, each once."""
 
+import re
 from typing import Any
 
 from umbra_operator.api.base import API_VERSION, GROUP
@@ -52,6 +53,12 @@ STORE_ADDRESS = f"unix://{STORE_DIR}/umbp.grpc.sock"
 def pod_name(deployment: str, ordinal: int, attempt: int) -> str:
     """Name of a pod; derived, never random."""
     return f"{deployment}-{ordinal}-{attempt}"
+
+
+def pod_numbers(deployment: str, pod: str) -> tuple[int, int] | None:
+    """Ordinal and attempt in a name that ``pod_name`` made; None for another name."""
+    found = re.fullmatch(rf"{re.escape(deployment)}-([0-9]+)-([0-9]+)", pod)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def selector(deployment: str) -> dict[str, str]:
