@@ -1,8 +1,10 @@
 """What the agents of a pod say on ``/status``, reduced to what decisions use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from umbra_operator.readings import EngineReading, StoreReading, engine_reading, store_reading
 
 SERVING = "serving"
 """State of an engine agent whose engine takes requests."""
@@ -19,6 +21,10 @@ class EngineAgent:
     state: str
     restarts: int
     problem: str | None
+    reading: EngineReading | None = field(default=None, compare=False)
+    """Its numbers, which are other ones in each answer: they make no answer a different one."""
+    digest_problem: str | None = field(default=None, compare=False)
+    """Why there are no newer numbers."""
 
     def serves(self, revision: str | None) -> bool:
         """Whether the engine takes requests at this revision."""
@@ -33,6 +39,7 @@ class StoreAgent:
     """Boot id of the store process."""
     state: str
     problem: str | None
+    reading: StoreReading | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,19 @@ def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
         state=str(body["state"])[:32],
         restarts=int(body["restarts"]),
         problem=_text(body["problem"]),
+        reading=engine_reading(body),
+        digest_problem=_text(body.get("digestProblem")),
     )
 
 
 def store_agent(body: Mapping[str, Any]) -> StoreAgent:
     """Parses the store agent's ``/status``. Raises KeyError or TypeError when it is something else."""
-    return StoreAgent(epoch=_word(body["epoch"]), state=str(body["state"])[:32], problem=_text(body["problem"]))
+    return StoreAgent(
+        epoch=_word(body["epoch"]),
+        state=str(body["state"])[:32],
+        problem=_text(body["problem"]),
+        reading=store_reading(body),
+    )
 
 
 def _word(value: Any) -> str | None:

@@ -12,7 +12,10 @@ class Type(StrEnum):
     CONFIG_VALID = "ConfigValid"
     PREFLIGHT_PASSED = "PreflightPassed"
     STORE_READY = "StoreReady"
+    RANKS_CONSISTENT = "RanksConsistent"
     ENGINE_READY = "EngineReady"
+    CACHE_EFFECTIVE = "CacheEffective"
+    DEGRADED = "Degraded"
     CACHE_AWARE_ROUTING = "CacheAwareRouting"
     DISRUPTION_PROTECTED = "DisruptionProtected"
     SCHEMA_CURRENT = "SchemaCurrent"
@@ -26,7 +29,12 @@ MEANINGS: Mapping[Type, str] = {
     Type.CONFIG_VALID: "The spec and its profile fit together. False never stops an engine that runs.",
     Type.PREFLIGHT_PASSED: "Every pod's node offers what the profile requires.",
     Type.STORE_READY: "Every pod's store answers. False means cache misses, never failed requests.",
+    Type.RANKS_CONSISTENT: "The ranks of every engine are all there and alike. False lowers Ready: such ranks wait for "
+    "each other for ever, sooner or later. docs/explanation/health.md has the rules.",
     Type.ENGINE_READY: "Every engine serves.",
+    Type.CACHE_EFFECTIVE: "Every store answers in time and keeps what is asked again. "
+    "False costs hits, never requests.",
+    Type.DEGRADED: "True while an engine that serves is unwell. Nothing is restarted for it.",
     Type.CACHE_AWARE_ROUTING: "Present, and False, only with several replicas: each has a store of its own, and "
     "nothing sends a conversation back to the replica that holds its pages. A warning: nothing else depends on it.",
     Type.DISRUPTION_PROTECTED: "A PodDisruptionBudget keeps a node drain from stopping more replicas than "
@@ -74,6 +82,25 @@ class Reason(StrEnum):
     ENGINE_RESTARTING = "EngineRestarting"
     POD_REPLACED = "PodReplaced"
     AGENT_SILENT = "AgentSilent"
+    NOT_MEASURED = "NotMeasured"
+    CONSISTENT = "Consistent"
+    TREE_CORES_DIFFER = "TreeCoresDiffer"
+    PAGE_NAMES_DIFFER = "PageNamesDiffer"
+    RANK_MISSING = "RankMissing"
+    STORES_DIFFER = "StoresDiffer"
+    RANKS_DIVERGE = "RanksDiverge"
+    EFFECTIVE = "Effective"
+    STORE_FROZEN = "StoreFrozen"
+    STORE_SLOW = "StoreSlow"
+    EVICTION_STUCK = "EvictionStuck"
+    HOT_PAGES_EVICTED = "HotPagesEvicted"
+    HIT_RATIO_FELL = "HitRatioFell"
+    OFFLOADS_HELD_BACK = "OffloadsHeldBack"
+    AS_EXPECTED = "AsExpected"
+    ENGINE_STALLED = "EngineStalled"
+    ENGINE_SILENT = "EngineSilent"
+    CHECKPOINTS_LOCKED = "CheckpointsLocked"
+    LOADS_FAIL = "LoadsFail"
     NO_CACHE_AWARE_ROUTING = "NoCacheAwareRouting"
     BUDGET_IN_PLACE = "BudgetInPlace"
     NO_BUDGET = "NoBudget"
@@ -125,6 +152,26 @@ REASONS: Mapping[Reason, str] = {
     Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
     "The message has the sizes; rollout.cacheLoss can hold such a change.",
     Reason.AGENT_SILENT: "An agent of a pod that runs does not answer the operator; let it reach ports 9600 and 9601.",
+    Reason.NOT_MEASURED: "No engine serves whose agent tells numbers, as with an older kit.",
+    Reason.CONSISTENT: "Nothing to do.",
+    Reason.TREE_CORES_DIFFER: "Ranks of one engine run different tree cores. Set toolchain.treeCore to Python.",
+    Reason.PAGE_NAMES_DIFFER: "Ranks of one engine name their pages differently. Restart it (restart.id).",
+    Reason.RANK_MISSING: "A rank of an engine that serves reports nothing. Look at the engine's log.",
+    Reason.STORES_DIFFER: "Ranks of one engine ask different lives of the store. Restart the engine (restart.id).",
+    Reason.RANKS_DIVERGE: "A rank finds or evicts other pages than the others. Restart the engine (restart.id).",
+    Reason.EFFECTIVE: "Nothing to do.",
+    Reason.STORE_FROZEN: "A store does not answer; requests are served without it. Delete the pod if it stays so.",
+    Reason.STORE_SLOW: "A store answers slowly. Look at the node's load and at cache.policy.rpcParallelism.",
+    Reason.EVICTION_STUCK: "A full store can evict nothing. Give it more memory (cache.dram.size).",
+    Reason.HOT_PAGES_EVICTED: "A store evicts pages that are asked again; status.cache.advice says what helps.",
+    Reason.HIT_RATIO_FELL: "The ratio of hits fell while the store evicts; status.cache.advice says what helps.",
+    Reason.OFFLOADS_HELD_BACK: "A store takes what is to be stored too slowly, so part of it is not stored.",
+    Reason.AS_EXPECTED: "Nothing to do.",
+    Reason.ENGINE_STALLED: "Requests run and no token is computed. Restart the engine (restart.id).",
+    Reason.ENGINE_SILENT: "An engine does not answer its own agent. Look at its log.",
+    Reason.CHECKPOINTS_LOCKED: "Most slots of the checkpoint pool wait for the store; without a free one "
+    "the engine ends.",
+    Reason.LOADS_FAIL: "Loads from a store fail, and their requests with them. Look at the store's log.",
     Reason.NO_CACHE_AWARE_ROUTING: "The Service spreads requests over replicas whose stores share nothing, so hits "
     "divide by their number. Send a conversation always to the same replica, or use one replica.",
     Reason.BUDGET_IN_PLACE: "Nothing to do.",

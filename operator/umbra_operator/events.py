@@ -12,6 +12,7 @@ from umbra_operator.conditions import Reason, Type
 from umbra_operator.plan import Action, DeletePod, PatchPod
 from umbra_operator.records import Observed, PodRecord
 from umbra_operator.render import names
+from umbra_operator.rules import RULES
 
 
 class Done(StrEnum):
@@ -44,6 +45,9 @@ _WARNED = frozenset(
     }
 )
 """Worth a warning besides every reason for which ConfigValid is False."""
+_UNWELL = frozenset(rule.reason for rule in RULES)
+"""Worth a warning, and no second one soon: numbers can come and go."""
+UNWELL_PAUSE_SECONDS = 600.0
 _HELD = frozenset({Reason.ROLLOUT_PAUSED, Reason.WAITING_FOR_DELETION, Reason.ACKNOWLEDGEMENT_REQUIRED})
 """Worth a word: the user has held the change, and may wait for it all the same."""
 
@@ -55,6 +59,8 @@ class Event:
     warning: bool
     reason: str
     note: str
+    pause_seconds: float = 0.0
+    """For so long the same reason is not told again about the same object."""
 
 
 def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[Event]:
@@ -69,9 +75,11 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
         kind = condition["type"]
         changed = kind == Type.AVAILABLE and "True" in (status, old.get("status"))
         lost = changed and reason == Reason.NO_REPLICA_SERVES
-        warning = lost or reason in _WARNED or (kind == Type.CONFIG_VALID and status == "False")
+        unwell = reason in _UNWELL
+        warning = lost or unwell or reason in _WARNED or (kind == Type.CONFIG_VALID and status == "False")
         if warning or changed or reason in _HELD:
-            told.setdefault(reason, Event(warning, reason, condition["message"]))
+            pause = UNWELL_PAUSE_SECONDS if unwell else 0.0
+            told.setdefault(reason, Event(warning, reason, condition["message"], pause))
     return [*told.values()]
 
 

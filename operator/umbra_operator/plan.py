@@ -93,6 +93,8 @@ class Plan:
     """What the spec asks for; None when it cannot be told."""
     owned: tuple[PodRecord, ...]
     """Pods that this deployment owns."""
+    ranks: int | None = None
+    """Of an engine at that revision; None when it cannot be told."""
     min_available: int = 0
     """Replicas that the PodDisruptionBudget leaves serving; 0 means that there is none."""
     hold: Hold | None = None
@@ -121,7 +123,7 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents, hold)
     losing = _losing(resolved, wanted, owned)
-    return Plan(tuple(actions), None, wanted, owned, min_available(resolved), hold, losing)
+    return Plan(tuple(actions), None, wanted, owned, resolved.tensor, min_available(resolved), hold, losing)
 
 
 def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:

@@ -11,6 +11,7 @@ import aiohttp
 
 from umbra_operator import metrics
 from umbra_operator.agents import Agents, EngineAgent, engine_agent, store_agent
+from umbra_operator.judge import Judge
 from umbra_operator.records import Key, PodRecord
 from umbra_operator.render import names
 
@@ -31,11 +32,13 @@ PATIENCE = 3
 
 
 class Poller:
-    """Keeps the last answers of every pod's agents, by pod uid, and reports keys whose answers changed."""
+    """Keeps the last answers of every pod's agents, by pod uid, and reports keys of which something else is known."""
 
     def __init__(self, pods: Callable[[], Iterable[PodRecord]], changed: Callable[[Key], None]) -> None:
         self._pods = pods
         self._changed = changed
+        self.judge = Judge()
+        """What the numbers in the answers come to."""
         self._answers: dict[str, Agents] = {}
         self._due: dict[str, float] = {}
         self._silent: dict[str, tuple[int, int]] = {}
@@ -73,6 +76,7 @@ class Poller:
             del self._answers[gone]
             self._due.pop(gone, None)
             self._silent.pop(gone, None)
+        self.judge.forget(known)
         self._hasty &= known
         for pod in pods:
             due = pod.uid in self._hasty or self._due.get(pod.uid, 0.0) <= now
@@ -92,9 +96,12 @@ class Poller:
             self._asking.discard(pod.uid)
         answer = self._patiently(pod.uid, Agents(engine=engine, store=store))
         delay = self._delay(pod, engine) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
-        self._due[pod.uid] = asyncio.get_running_loop().time() + delay
-        if self._answers.get(pod.uid) != answer:
-            self._answers[pod.uid] = answer
+        now = asyncio.get_running_loop().time()
+        self._due[pod.uid] = now + delay
+        judged = self.judge.hear(pod, answer, now)
+        changed = self._answers.get(pod.uid) != answer
+        self._answers[pod.uid] = answer
+        if changed or judged:
             self._changed(pod.key)
 
     def _delay(self, pod: PodRecord, engine: EngineAgent | None) -> float:

@@ -73,7 +73,16 @@ class Reconciler:
         observed = self._memory.observe(key) or observed
         decided = self._plan(observed)
         decided = replace(decided, finding=_finding(problems) or decided.finding)
-        wanted = status(observed, decided, self._poller.agents(observed.pods), self._now())
+        if decided.ranks and decided.revision:
+            alike = [pod.uid for pod in decided.owned if pod.pod_revision == decided.revision.pod]
+            self._poller.judge.expect(alike, decided.ranks)
+        wanted = status(
+            observed,
+            decided,
+            self._poller.agents(observed.pods),
+            self._now(),
+            self._poller.judge.assessment(key),
+        )
         if wanted != observed.deployment.status:
             await self._write_status(observed, wanted)
         if refused := next((problem for problem in problems if isinstance(problem, errors.Refused)), None):

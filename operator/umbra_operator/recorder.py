@@ -38,9 +38,18 @@ class Recorder:
         self._wake = asyncio.Event()
         self._left: dict[str, tuple[float, float]] = {}
         """By uid of the object how many events are left, and since when."""
+        self._paused: dict[tuple[str, str], float] = {}
+        """By uid and reason, until when it is not told again."""
 
     def tell(self, deployment: DeploymentRecord, event: Event) -> None:
         """Sends the event some time soon, if this object has not had too many."""
+        now = self._clock()
+        self._paused = {each: until for each, until in self._paused.items() if until > now}
+        again = (deployment.uid, event.reason)
+        if again in self._paused:
+            return
+        if event.pause_seconds:
+            self._paused[again] = now + event.pause_seconds
         if self._may(deployment.uid):
             self._waiting.append(_body(deployment, event))
             self._wake.set()

@@ -4,13 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from umbra_operator.advice import cache_status
 from umbra_operator.agents import Agents
 from umbra_operator.conditions import Reason, Type, Verdict, merge
+from umbra_operator.judge import Assessment
 from umbra_operator.plan import Plan
 from umbra_operator.records import ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
+from umbra_operator.rules import RULES
 from umbra_operator.served import sentence
 
+_JUDGED = frozenset({rule.reason for rule in RULES} | {Reason.CONSISTENT, Reason.EFFECTIVE, Reason.AS_EXPECTED})
 _OOM = "OOMKilled"
 _COMPLETED = "Completed"
 _IMAGE_PROBLEMS = frozenset(
@@ -18,15 +22,18 @@ _IMAGE_PROBLEMS = frozenset(
 )
 
 
-def status(observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: str) -> dict[str, Any]:
+def status(
+    observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: str, assessment: Assessment | None = None
+) -> dict[str, Any]:
     """The whole status. ``agents`` is keyed by pod uid; ``now`` is an RFC 3339 time in UTC.
 
-    The same input with another ``now`` differs only in the transition times of conditions that flipped.
+    Without an ``assessment``, as after a start of the operator, what was told of the engines' numbers stays. The same
+    input with another ``now`` differs only in the transition times of conditions that flipped.
     """
     deployment = observed.deployment
     live = sorted((pod for pod in plan.owned if not pod.deleting), key=lambda pod: (pod.ordinal, pod.attempt))
     serving = [pod for pod in live if pod.ready]
-    verdicts = _verdicts(observed, plan, live, agents)
+    verdicts = _verdicts(observed, plan, live, agents, assessment)
     previous = deployment.status.get("conditions") or []
     out: dict[str, Any] = {
         "observedGeneration": deployment.generation,
@@ -36,23 +43,37 @@ def status(observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: st
         "conditions": merge(previous, verdicts, deployment.generation, now),
         "pods": [_pod(pod, agents.get(pod.uid, Agents())) for pod in live[:64]],
     }
+    if assessment and deployment.spec:
+        out["cache"] = cache_status(deployment.spec, assessment)
+    elif live and "cache" in deployment.status:
+        out["cache"] = deployment.status["cache"]
     if plan.revision:
         out["revision"] = plan.revision.launch
     return out
 
 
-def _verdicts(observed: Observed, plan: Plan, live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> list[Verdict]:
+def _verdicts(
+    observed: Observed,
+    plan: Plan,
+    live: Sequence[PodRecord],
+    agents: Mapping[str, Agents],
+    assessment: Assessment | None,
+) -> list[Verdict]:
     config = _config_valid(plan)
     stages = [
         _preflight_passed(live, [pod for pod in plan.owned if pod.deleting]),
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
+    ranks, *judged = _judged(observed, live, assessment)
     available = _available(observed, live)
-    ready = _ready(observed, plan, live, agents, [config, *stages])
-    verdicts = [config, *stages, *_warnings(observed, plan), *_schema(observed), available, ready]
+    # Ranks of which nothing is known are no reason to deny that their engines serve.
+    apart = [ranks] if ranks.status is False else []
+    ready = _ready(observed, plan, live, agents, [config, *stages, *apart])
+    verdicts = [config, *stages, ranks, *judged, *_warnings(observed, plan), *_schema(observed), available, ready]
     if ready.status is not True:
-        blocked = config.status is False or (plan.hold is not None and ready.reason is plan.hold.reason)
+        held = plan.hold is not None and ready.reason is plan.hold.reason
+        blocked = config.status is False or held or ready.reason is ranks.reason
         kind = Type.STALLED if blocked else Type.RECONCILING
         verdicts.append(Verdict(kind, True, ready.reason, ready.message))
     return verdicts
@@ -160,6 +181,38 @@ def _engines_at_revision(live: Sequence[PodRecord], agents: Mapping[str, Agents]
         message = f"{', '.join(behind)} restarts into the wanted revision"
         return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)
     return Verdict(Type.ENGINE_READY, True, Reason.SERVING, "every engine serves")
+
+
+_WELL = (
+    Verdict(Type.RANKS_CONSISTENT, True, Reason.CONSISTENT, "the ranks of every engine are there and alike"),
+    Verdict(Type.CACHE_EFFECTIVE, True, Reason.EFFECTIVE, "every store answers and keeps what is asked again"),
+    Verdict(Type.DEGRADED, False, Reason.AS_EXPECTED, "every engine that was measured is well"),
+)
+
+
+def _judged(observed: Observed, live: Sequence[PodRecord], assessment: Assessment | None) -> list[Verdict]:
+    """What the numbers of the engines come to, one verdict for each condition of ``_WELL``."""
+    verdicts = []
+    for well in _WELL:
+        if not live:
+            verdicts.append(Verdict(well.type, None, Reason.PENDING, "there are no pods"))
+        elif assessment is None:
+            verdicts.append(_told_before(observed, well))
+        elif found := [finding for finding in assessment.findings if finding.condition is well.type]:
+            message = "; ".join(f"{finding.pod}: {finding.sentence}" for finding in found)
+            verdicts.append(Verdict(well.type, not well.status, found[0].reason, message))
+        else:
+            verdicts.append(well)
+    return verdicts
+
+
+def _told_before(observed: Observed, well: Verdict) -> Verdict:
+    """What an operator said that has measured more than this one so far."""
+    for condition in observed.deployment.status.get("conditions") or ():
+        if condition["type"] == well.type and condition["reason"] in _JUDGED:
+            status = {"True": True, "False": False}.get(condition["status"])
+            return Verdict(well.type, status, Reason(condition["reason"]), condition["message"])
+    return Verdict(well.type, None, Reason.NOT_MEASURED, "no engine was measured yet")
 
 
 def _warnings(observed: Observed, plan: Plan) -> list[Verdict]:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,6 +108,8 @@ class Life:
     shown: bool | None = None
     """The readiness that the API server was told; None before it was told any."""
     ending: float | None = None
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """More of what its engine's agent says."""
 
     @property
     def rests(self) -> bool:
@@ -124,6 +126,7 @@ class Life:
             "state": state,
             "restarts": 0,
             "problem": None,
+            **self.numbers,
         }
 
     def store(self) -> dict[str, Any]:
@@ -250,6 +253,10 @@ class NodeAgent:
                 raise
         if life.rests:
             self._busy.discard(uid)
+
+    def say(self, uid: str, numbers: Mapping[str, Any]) -> None:
+        """Let the agent of this pod's engine say more."""
+        self._lives[uid].numbers.update(numbers)
 
     def _begin(self, pod: dict[str, Any], told: str, now: float) -> Life:
         meta = pod["metadata"]

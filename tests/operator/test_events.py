@@ -1,18 +1,20 @@
 """What becomes an event: what happens, once, and never what merely is; bounded on the way to the real API server."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from builders import NOW, World, deployment, edited
 from localcluster.controlplane import ControlPlane
-from umbra_operator.cluster import DEPLOYMENTS, EVENTS, KubeCluster
+from umbra_operator.cluster import DEPLOYMENTS, EVENTS, Cluster, KubeCluster
 from umbra_operator.conditions import Reason
-from umbra_operator.events import Done, Event, of_action, of_status
+from umbra_operator.events import UNWELL_PAUSE_SECONDS, Done, Event, of_action, of_status
 from umbra_operator.plan import CreatePod
 from umbra_operator.recorder import BURST, NOTE_BYTES, REFILL_SECONDS, Recorder
 from umbra_operator.records import deployment_record
 from umbra_operator.status import status
+
+META = {"name": "k3", "namespace": "ns", "resourceVersion": "1"}
 
 
 def conditions(world: World) -> list[dict[str, Any]]:
@@ -89,6 +91,22 @@ def test_what_is_done_to_a_pod_that_exists_is_told_with_its_cause() -> None:
     event = of_action(world.plan().actions[0], world.observe())
     assert event
     assert (event.warning, event.reason) == (True, Done.POD_ENDED)
+
+
+def test_a_reason_with_a_pause_is_told_once_in_it() -> None:
+    now = 0.0
+    recorder = Recorder(cast(Cluster, None), lambda: now)
+    record = deployment_record({**deployment(), "metadata": {**META, "uid": "u1"}})
+    other = deployment_record({**deployment(), "metadata": {**META, "uid": "u2"}})
+    unwell = Event(True, Reason.STORE_FROZEN, "the store does not answer", UNWELL_PAUSE_SECONDS)
+    for _ in range(3):
+        recorder.tell(record, unwell)
+    recorder.tell(other, unwell)
+    recorder.tell(record, Event(False, Reason.SERVING, "at least one replica serves"))
+    assert len(recorder._waiting) == 3
+    now = UNWELL_PAUSE_SECONDS + 1
+    recorder.tell(record, unwell)
+    assert len(recorder._waiting) == 4
 
 
 @pytest.mark.apiserver

@@ -16,6 +16,7 @@ from localcluster.controlplane import ControlPlane
 from nodeagent import NODE, NodeAgent, Refused
 from operatorprocess import OperatorProcess, grant, kubeconfig, revoke
 from product import ROOT, install_crds
+from series import Series
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
 from umbra_operator.render import names
@@ -131,6 +132,33 @@ def test_a_steady_state_and_a_restart_of_the_operator_write_nothing(serving: Sta
     time.sleep(4)
     assert operators.running.writes() == 0
     assert serving.versions() == before
+
+
+def test_a_rank_that_differs_is_named_and_numbers_that_move_write_nothing(
+    serving: Stack, node: NodeAgent, operators: Operators
+) -> None:
+    series = Series()
+    ((uid),) = [pod["metadata"]["uid"] for pod in serving.pods().values()]
+
+    def say() -> None:
+        series.step()
+        node.say(uid, series.engine())
+
+    say()
+    eventually(serving.says("CacheEffective", "True", "Effective"), "the engine is measured")
+    writes = operators.running.writes()
+    deadline = time.monotonic() + 13  # another question and answer
+    while time.monotonic() < deadline:
+        say()
+        time.sleep(0.2)
+    assert operators.running.writes() == writes
+    series.ranks["reporting"] = "0-1"  # the profile's tensor size is 2
+    series.ranks["treeCore"] = {"rust": "0", "python": "1"}
+    say()
+    eventually(serving.says("RanksConsistent", "False", "TreeCoresDiffer"), "the rank is named")
+    assert "rank 1 has python" in serving.conditions()["RanksConsistent"]["message"]
+    assert serving.conditions()["Ready"]["reason"] == "TreeCoresDiffer"
+    assert serving.get()["status"]["cache"] == {"advice": []}
 
 
 def test_an_engine_edit_restarts_the_engine_inside_its_pod(serving: Stack) -> None:

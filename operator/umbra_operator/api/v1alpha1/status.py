@@ -41,6 +41,30 @@ class PodStatus(Model):
     """Life of its store: another value means that the cache began empty."""
 
 
+class Advice(Model):
+    """One change of the spec that would help the cache."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """GrowStore or SharePages."""
+    message: Annotated[str, Field(max_length=1024)]
+    """What would help, and what it costs."""
+    patch: Annotated[str, Field(max_length=1024)]
+    """The change itself, for `kubectl patch --type merge -p`."""
+
+
+class CacheStatus(Model):
+    """How well the caches of all replicas do. Rounded, and told again every ten minutes at most."""
+
+    hit_percent: Annotated[int | None, Field(ge=0, le=100)] = None
+    """Tokens of prompts that the device or the store had, in percent of 15 minutes, to the next 5."""
+    hot_miss_percent: Annotated[int | None, Field(ge=0, le=100)] = None
+    """Pages asked of the stores that were there before and are evicted, likewise."""
+    retention_seconds: Annotated[int | None, Field(ge=0)] = None
+    """In how long the stores are written over as a whole, at the pace of 15 minutes."""
+    advice: Annotated[list[Advice], Field(max_length=8, json_schema_extra=list_map("name"))] = []
+    """What would help."""
+
+
 class K3DeploymentStatus(Model):
     """What is observed."""
 
@@ -56,5 +80,7 @@ class K3DeploymentStatus(Model):
     """Revision that the spec and its profile ask for."""
     conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=list_map("type"))] = []
     """Observations."""
+    cache: CacheStatus | None = None
+    """How well the caches do; unset until an engine was measured."""
     pods: Annotated[list[PodStatus], Field(max_length=64, json_schema_extra=list_map("name"))] = []
     """One entry for each pod."""
