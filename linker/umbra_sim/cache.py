@@ -7,6 +7,7 @@ What the model leaves out: time that transfers take, locks, and nodes that wait 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,20 +75,19 @@ class Cache:
         """
         asked = min((prompt - 1) // PAGE_TOKENS, len(pages))
         matched, anchor = self._device.match(pages, asked)
-        kv, start = matched.end, anchor.end
+        start = anchor.end
         if start and self._policy.touch:
             self._touch(anchor, pages[:start], now)
         hit = self._stored(pages, start, asked)
-        node = self._restore(matched, pages, kv, hit) if hit > start else matched
-        self._compute(node, pages, max(kv, hit), hit, kv, now)
+        self._compute(matched, pages, hit, now)
         return Lookup(asked, start, hit)
 
     def finish(self, pages: Pages, prompt_pages: int, prompt: int, now: float) -> None:
         """Keep what an answer added: ``pages`` are the prompt's and the answer's, up to the last checkpoint."""
-        node, _ = self._device.match(pages, prompt_pages)
+        node = self._device.path(pages, prompt_pages)
         if len(pages) > node.end:
             leaf = self._device.insert(node, pages, len(pages))
-            self._offer(leaf, pages, node.end, prompt, now)
+            self._offer(leaf, pages, node.end, 0, prompt, now)
 
     def _stored(self, pages: Pages, start: int, asked: int) -> int:
         """Return up to which page the store can restore the prompt; ``start`` if nothing."""
@@ -101,40 +101,41 @@ class Cache:
             self.tier.touch(self._objects(pages[start:hit], checkpoint=True))
         return hit
 
-    def _restore(self, matched: Node, pages: Pages, kv: int, hit: int) -> Node:
-        """Load it; the engine offers it to the store again, which has it."""
-        if hit > kv:
-            node = matched = self._device.insert(matched, pages, hit)
-        else:
-            node = self._device.boundary(matched, hit)
-            self._device.give_checkpoint(node)
-        node.stored = True
-        return matched
+    def _compute(self, matched: Node, pages: Pages, hit: int, now: float) -> None:
+        """Compute the prompt from ``hit`` on, and keep what the device did not have.
 
-    def _compute(self, node: Node, pages: Pages, known: int, hit: int, kv: int, now: float) -> None:
-        """Take a checkpoint at the end of each chunk, or where the device's KV ended, if that is inside the chunk."""
-        end = hit
-        while end < len(pages):
-            begin, end = end, min(end + _CHUNK, len(pages))
-            at = kv if begin < kv < end else end
-            if at > known:
-                leaf = self._device.insert(node, pages, at)
-                self._offer(leaf, pages, known, len(pages) * PAGE_TOKENS, now)
-                node, known = leaf, at
-            elif begin < kv:
-                self._device.give_checkpoint(self._device.boundary(node, at))
+        What was restored is the request's own until then: it becomes part of the first leaf, as if it were computed.
+        """
+        kv, node, known = matched.end, matched, matched.end
+        for end in _checkpoint_ends(hit, kv, len(pages)):
+            if end > known:
+                leaf = self._device.insert(node, pages, end)
+                self._offer(leaf, pages, known, hit, len(pages) * PAGE_TOKENS, now)
+                node, known = leaf, end
+            else:
+                self._device.give_checkpoint(self._device.boundary(node, end))
 
-    def _offer(self, leaf: Node, pages: Pages, begin: int, prompt: int, now: float) -> None:
-        """Store a new leaf: its KV, and its checkpoint if the policy takes it."""
+    def _offer(self, leaf: Node, pages: Pages, begin: int, restored: int, prompt: int, now: float) -> None:
+        """Store a new leaf: its KV, and its checkpoint if the policy takes it.
+
+        Args:
+            leaf: the node.
+            pages: of the whole prefix.
+            begin: pages before the leaf.
+            restored: pages of the prefix that the request loaded from the store.
+            prompt: tokens of the prompt.
+            now: seconds.
+        """
         end = leaf.end * PAGE_TOKENS
+        new = leaf.end - max(begin, min(restored, leaf.end))
         leaf.stored = self._checkpoints.takes(
             int(now * 1000),
             self._policy.checkpoints,
             linker.boundary(end, prompt, PAGE_TOKENS),
             begin * PAGE_TOKENS,
             end,
-            kv_bytes=(leaf.end - begin) * self.tier.kv.size,
-            checkpoint_bytes=self.tier.checkpoints.size,
+            kv_bytes=new * self.tier.kv.size,
+            checkpoint_bytes=self.tier.checkpoints.size if new else 0,
         )
         self.tier.put(self._objects(pages[begin : leaf.end], checkpoint=leaf.stored), now)
 
@@ -160,3 +161,18 @@ class Cache:
         if self._policy.leaf_first:
             return last, (self.tier.kv, pages[::-1])
         return (self.tier.kv, pages), last
+
+
+def _checkpoint_ends(hit: int, kv: int, prompt: int) -> Iterator[int]:
+    """Where a prompt leaves checkpoints: at the end of each chunk, or where the device's KV ended inside it.
+
+    Args:
+        hit: pages that were not computed.
+        kv: pages of KV that the device had; without a checkpoint there, it is computed again (mamba_branching_seqlen).
+        prompt: pages of the prompt.
+    """
+    if 0 < hit == prompt:
+        yield hit
+    for begin in range(hit, prompt, _CHUNK):
+        end = min(begin + _CHUNK, prompt)
+        yield kv if begin < kv < end else end

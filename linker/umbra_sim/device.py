@@ -1,7 +1,10 @@
 """The device: SGLang's radix tree of KV pages, some of whose nodes end with a checkpoint.
 
 KV and checkpoints have an order of recency each. A match refreshes the KV of its whole path, but the checkpoint only at
-the deepest boundary that has one. Only leaves are evicted; a leaf without a checkpoint is worth nothing and goes too.
+the deepest boundary that has one. KV is evicted leaf by leaf, with its checkpoint. A checkpoint's eviction takes the KV
+of its node along if that is a leaf, but never the KV above: SGLang keeps a node as long as it has KV
+(unified_tree_core.py, _iteratively_delete_tombstone_ancestors). KV without a checkpoint restores nothing, and what the
+store has lost of it is not written again.
 """
 
 from __future__ import annotations
@@ -51,12 +54,22 @@ class Device:
         self._leaves: list[tuple[int, int, Node]] = []
 
     def match(self, pages: Pages, limit: int) -> tuple[Node, Node]:
-        """Find the longest prefix of the first ``limit`` pages.
+        """Find the longest prefix of the first ``limit`` pages, for a request that begins there.
 
         Returns:
             The node where it ends (one is made if it ends inside a node), and the deepest one on the way that has a
             checkpoint, or the root.
         """
+        node, deepest = self._walk(pages, limit)
+        if deepest.checkpoint:
+            self._checkpoints.move_to_end(deepest)
+        return node, deepest
+
+    def path(self, pages: Pages, limit: int) -> Node:
+        """Return the node where the longest prefix of the first ``limit`` pages ends, for KV to be added there."""
+        return self._walk(pages, limit)[0]
+
+    def _walk(self, pages: Pages, limit: int) -> tuple[Node, Node]:
         self._clock += 1
         node = deepest = self.root
         while node.end < limit:
@@ -72,8 +85,6 @@ class Device:
             node.used = self._clock
             if node.checkpoint:
                 deepest = node
-        if deepest.checkpoint:
-            self._checkpoints.move_to_end(deepest)
         return node, deepest
 
     def insert(self, parent: Node, pages: Pages, end: int) -> Node:
@@ -137,12 +148,12 @@ class Device:
                 self._prune(node)
 
     def _prune(self, node: Node) -> None:
-        """Remove a leaf that has no checkpoint, and each node above that then is one; but none of the last match."""
-        while node.parent is not None and not node.children and not node.checkpoint and node.used != self._clock:
-            parent = node.parent
-            del parent.children[node.pages.item(node.begin)]
-            self.resident -= node.end - node.begin
-            node.parent = None
-            node = parent
-        if node.parent is not None and not node.children:
-            self._leaves_push(node)
+        """Remove a node that lost its checkpoint, if it is a leaf; but none of the last match."""
+        parent = node.parent
+        if parent is None or node.children or node.used == self._clock:
+            return
+        del parent.children[node.pages.item(node.begin)]
+        self.resident -= node.end - node.begin
+        node.parent = None
+        if parent.parent is not None and not parent.children:
+            self._leaves_push(parent)

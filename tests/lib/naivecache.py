@@ -74,7 +74,16 @@ class NaiveCache:
                 self.store.append(key)
 
     def match(self, pages: list[int], limit: int) -> int:
-        """Length of the device's KV; the path is refreshed."""
+        """Length of the device's KV; the path and the deepest checkpoint on it are refreshed."""
+        best = self.walk(pages, limit)
+        deepest = self.anchor(pages, best)
+        if deepest:
+            self.order.remove(deepest)
+            self.order.append(deepest)
+        return best
+
+    def walk(self, pages: list[int], limit: int) -> int:
+        """The same, and no checkpoint is refreshed."""
         self.clock += 1
         best = 0
         for node in self.nodes:
@@ -85,10 +94,6 @@ class NaiveCache:
         self.split(tuple(pages[:best]))
         for node in self.on_path(pages, best):
             node.used = self.clock
-        deepest = self.anchor(pages, best)
-        if deepest:
-            self.order.remove(deepest)
-            self.order.append(deepest)
         return best
 
     def on_path(self, pages: list[int], depth: int) -> list[NaiveNode]:
@@ -113,12 +118,8 @@ class NaiveCache:
         return not any(n.begin == len(node.path) and n.path[: n.begin] == node.path for n in self.nodes)
 
     def prune(self, node: NaiveNode) -> None:
-        while self.leaf(node) and not node.checkpoint and node.used != self.clock:
+        if self.leaf(node) and node.used != self.clock:
             self.nodes.remove(node)
-            above = [n for n in self.nodes if n.path == node.path[: node.begin]]
-            if not above:
-                return
-            node = above[0]
 
     def give(self, node: NaiveNode) -> None:
         if node in self.order:
@@ -150,16 +151,17 @@ class NaiveCache:
         self.split(tuple(pages[:end]))
         return next(n for n in self.nodes if n.path == tuple(pages[:end]))
 
-    def offer(self, node: NaiveNode, prompt: int, now: float) -> None:
+    def offer(self, node: NaiveNode, restored: int, prompt: int, now: float) -> None:
         end = len(node.path)
+        new = [page for page in range(node.begin, end) if page >= restored]
         node.stored = self.policy.takes(
             int(now * 1000),
             self.checkpoints,
             linker.boundary(end * PAGE, prompt, PAGE),
             node.begin * PAGE,
             end * PAGE,
-            kv_bytes=(end - node.begin) * self.kv,
-            checkpoint_bytes=self.checkpoint,
+            kv_bytes=len(new) * self.kv,
+            checkpoint_bytes=self.checkpoint if new else 0,
         )
         self.put(self.keys(list(node.path[node.begin :]), node.stored))
 
@@ -174,23 +176,20 @@ class NaiveCache:
         while run < asked and ("kv", pages[run]) in self.store:
             run += 1
         hit = max([start, *(b for b in range(start + 1, run + 1) if ("checkpoint", pages[b - 1]) in self.store)])
-        if hit > start:
-            if self.reads:
-                self.refresh(self.keys(pages[start:hit], True))
-            if hit > kv:
-                node = self.insert(pages, kv, hit)
-            else:
-                node = self.node(pages, hit)
-                self.give(node)
-            node.stored = True
-        known, end = max(kv, hit), hit
-        while end < len(pages):
-            begin, end = end, min(end + CHUNK_PAGES, len(pages))
-            at = kv if begin < kv < end else end
+        if hit > start and self.reads:
+            self.refresh(self.keys(pages[start:hit], True))
+        known, ends, begin = kv, [], hit
+        while begin < len(pages):
+            end = min(begin + CHUNK_PAGES, len(pages))
+            ends.append(kv if begin < kv < end else end)
+            begin = end
+        if hit == len(pages) and pages:
+            ends = [hit]
+        for at in ends:
             if at > known:
-                self.offer(self.insert(pages, known, at), len(pages) * PAGE, now)
+                self.offer(self.insert(pages, known, at), hit, len(pages) * PAGE, now)
                 known = at
-            elif begin < kv:
+            else:
                 self.give(self.node(pages, at))
         return asked, start, hit
 
@@ -206,6 +205,6 @@ class NaiveCache:
             self.put(keys + [("kv", pages[page]) for page in again.pages])
 
     def finish(self, pages: list[int], prompt_pages: int, prompt: int, now: float) -> None:
-        kv = self.match(pages, prompt_pages)
+        kv = self.walk(pages, prompt_pages)
         if len(pages) > kv:
-            self.offer(self.insert(pages, kv, len(pages)), prompt, now)
+            self.offer(self.insert(pages, kv, len(pages)), 0, prompt, now)
