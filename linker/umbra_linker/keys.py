@@ -2,7 +2,8 @@
 
 Pure. A page of MLA KV is the same on every tensor-parallel rank, so one copy serves all of them; KDA (Mamba) states and
 draft KV are sharded and stay per rank. The backend tag separates layouts and cache geometries: an engine restarted with
-another layout, data type or parallelism misses the old objects instead of reading bytes of another shape.
+another layout, data type or parallelism misses the old objects instead of reading bytes of another shape. A draft model
+is not in the tag but in the names of its own pages: without it, the target's pages are found as before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ KV_POOL = "kv"
 
 MAMBA_POOL = "mamba"
 """SGLang's name of the pool of KDA states."""
+
+DRAFT_POOL = "draft"
+"""SGLang's name of the pool of a draft model's KV."""
 
 FORMAT = 1
 """Version of the naming below; raise it when an object's name or content changes meaning."""
@@ -46,12 +50,14 @@ class KeyScheme:
     """Whether all tensor-parallel ranks use one copy of each KV page, and stripe the writing."""
     kv_suffix: str
     rank_suffix: str
-    """Suffix of every pool other than KV; equal to SGLang's own."""
+    """Suffix of every other pool; equal to SGLang's own."""
+    draft_suffix: str
+    """The same with the draft model that the page is of."""
     tag: str
 
     def suffix(self, pool: str) -> str:
-        """Return the rank suffix of an object of ``pool``."""
-        return self.kv_suffix if pool == KV_POOL else self.rank_suffix
+        """Return the suffix of an object of ``pool``: whose it is."""
+        return {KV_POOL: self.kv_suffix, DRAFT_POOL: self.draft_suffix}.get(pool, self.rank_suffix)
 
     def describe(self, position: RankPosition) -> str:
         """Return the start-up log's line about this rank."""
@@ -69,6 +75,7 @@ def key_scheme(
     kv_replicated: bool,
     store_shared: bool,
     geometry: str,
+    draft: str | None = None,
     parent_tag: str | None = None,
 ) -> KeyScheme:
     """Decide the names for one rank.
@@ -78,7 +85,8 @@ def key_scheme(
         position: the rank.
         kv_replicated: whether every tensor rank holds the same bytes of a KV page (a plain MLA pool does).
         store_shared: whether all ranks reach the same store; a tier private to a rank needs its own copy.
-        geometry: digest of the objects' shapes, see ``geometry_digest``.
+        geometry: digest of the shapes of the target's objects, see ``geometry_digest``.
+        draft: digest of the draft model, see ``draft_digest``; None without one.
         parent_tag: a backend tag that the caller already uses; ours follows it.
     """
     once = layout is KeyLayout.AUTO and kv_replicated and store_shared and position.decode_context_size == 1
@@ -89,6 +97,7 @@ def key_scheme(
         shared_kv=once,
         kv_suffix=group if once else rank,
         rank_suffix=rank,
+        draft_suffix=f"{rank}_{draft}" if draft else rank,
         tag=f"{parent_tag}-{tag}" if parent_tag else tag,
     )
 
@@ -137,3 +146,14 @@ def geometry_digest(
     """
     pools = sorted((name, tuple(sizes), data_types.get(name, "")) for name, sizes in object_bytes.items())
     return hashlib.sha256(repr((pools, page_size, tensor_size)).encode()).hexdigest()[:8]
+
+
+def draft_digest(model: str | None, object_bytes: Sequence[int], data_types: str) -> str:
+    """Return 8 hex digits over what a draft model's pages depend on besides the target.
+
+    Args:
+        model: path of the draft model, as the engine was given it.
+        object_bytes: the size in bytes of each object of a page.
+        data_types: the element types.
+    """
+    return hashlib.sha256(repr((model, tuple(object_bytes), data_types)).encode()).hexdigest()[:8]

@@ -26,7 +26,7 @@ from sglang.srt.mem_cache.storage.umbp.umbp_direct_linker import (
     _object_sizes_per_page,
 )
 from sglang.srt.mem_cache.storage.umbp.umbp_store import UMBPStore
-from sglang.srt.runtime_context import get_parallel, mamba_checkpoint_grid
+from sglang.srt.runtime_context import get_parallel, get_spec, mamba_checkpoint_grid
 from sglang.srt.utils import get_device_module
 
 from . import __version__
@@ -35,7 +35,16 @@ from .connection import StoreWatch, epoch_at
 from .device import DevicePages
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_one_tokenizer, require_tested
 from .hooks import dead_hooks, settled_tree_core
-from .keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
+from .keys import (
+    DRAFT_POOL,
+    KeyScheme,
+    RankPosition,
+    draft_digest,
+    geometry_digest,
+    key_scheme,
+    object_keys,
+    object_names,
+)
 from .live import NONE, LiveSettings
 from .loads import Loads
 from .lookups import Found, Lookups
@@ -139,17 +148,22 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
     def _choose_scheme(self, parent_tag: str | None) -> tuple[KeyScheme, str]:
         kv = self.pools.get(PoolName.KV)
+        sizes = {name.value: sizes for name, sizes in self._object_sizes.items()}
+        types = {name.value: _data_types(entry) for name, entry in self.pools.items()}
         scheme = key_scheme(
             self.settings.key_layout,
             self.position,
             kv_replicated=kv is not None and type(kv.device_pool) is MLATokenToKVPool,
             store_shared=self._standalone_process_mode,
             geometry=geometry_digest(
-                {name.value: sizes for name, sizes in self._object_sizes.items()},
-                {name.value: _data_types(entry) for name, entry in self.pools.items()},
+                {pool: sizes for pool, sizes in sizes.items() if pool != DRAFT_POOL},
+                types,
                 page_size=self.page_size,
                 tensor_size=self.position.tensor_size,
             ),
+            draft=draft_digest(get_spec().speculative_draft_model_path, sizes[DRAFT_POOL], types[DRAFT_POOL])
+            if DRAFT_POOL in sizes
+            else None,
             parent_tag=parent_tag,
         )
         # The store client built its prefix from the caller's tag and the model; ours holds the caller's tag too.

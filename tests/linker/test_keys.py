@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbra_linker.keys import KeyScheme, RankPosition, geometry_digest, key_scheme, object_keys, object_names
+from umbra_linker.keys import (
+    KeyScheme,
+    RankPosition,
+    draft_digest,
+    geometry_digest,
+    key_scheme,
+    object_keys,
+    object_names,
+)
 from umbra_linker.settings import KeyLayout
 
 POOLS = ("kv", "mamba", "draft")
@@ -17,6 +25,7 @@ def scheme(
     *,
     kv_replicated: bool = True,
     store_shared: bool = True,
+    draft: str | None = None,
     parent_tag: str | None = None,
 ) -> KeyScheme:
     """A scheme with the ordinary circumstances of a node: plain MLA KV, one store for all ranks."""
@@ -26,6 +35,7 @@ def scheme(
         kv_replicated=kv_replicated,
         store_shared=store_shared,
         geometry=GEOMETRY,
+        draft=draft,
         parent_tag=parent_tag,
     )
 
@@ -76,6 +86,20 @@ def test_layouts_never_read_each_others_objects() -> None:
     tags = {scheme(layout).tag for layout in KeyLayout}
     assert tags == {f"umbra1-once-{GEOMETRY}", f"umbra1-rank-{GEOMETRY}"}
     assert scheme(parent_tag="team").tag == f"team-umbra1-once-{GEOMETRY}"
+
+
+def test_a_draft_model_is_named_in_its_own_pages_and_nowhere_else() -> None:
+    one, other = (scheme(draft=draft_digest(path, [4096], "bfloat16")) for path in ("/models/d1", "/models/d2"))
+    assert one.suffix("draft") != other.suffix("draft") != scheme().suffix("draft")
+    assert one.suffix("draft").startswith("tp3_cp1_pp2_")
+    for pool in ("kv", "mamba"):
+        assert one.suffix(pool) == other.suffix(pool) == scheme().suffix(pool)
+    assert one.tag == other.tag == scheme().tag
+
+
+def test_another_shape_or_type_of_draft_is_another_draft() -> None:
+    digests = {draft_digest("d", *shape) for shape in (([4096], "bfloat16"), ([2048], "bfloat16"), ([4096], "float16"))}
+    assert len(digests) == 3
 
 
 SHAPE = {"kv": [36864], "mamba": [112128]}

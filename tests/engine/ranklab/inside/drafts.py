@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from player import Player
+from player import Player, linker_config
 from policies import seated, serve, use
 from rank import PAGE, Rank
 
@@ -103,3 +103,15 @@ def lost(rank: Rank, address: str, rewrite: str) -> dict[str, Any]:
     player.forget()
     request = player.restore(tokens)
     return {"found": request.loaded // PAGE, "wrong": player.differences(request)}
+
+
+def found_with(rank: Rank, address: str, draft: str | None) -> int:
+    """Return how many pages of a prompt an engine with this draft model finds in the store; leave all of them there."""
+    player = Player.seated(rank, linker_config(address), tokens=8 * PAGE, states=8, layers=4, draft=draft)
+    tokens = list(range(3 * PAGE))
+    request = player.restore(tokens)
+    assert not player.differences(request)
+    player.abort(request)
+    player.compute(tokens)
+    player.settle()
+    return request.loaded // PAGE

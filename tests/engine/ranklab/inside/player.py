@@ -64,12 +64,13 @@ class Player:
     @classmethod
     def seated(
         cls, rank: Rank, linker: Any, *, tokens: int, states: int, layers: int = 8, backend: str = "dynamic",
-        ways: int = 1,
+        ways: int = 1, draft: str | None = "draft",
     ) -> Player:  # fmt: skip
         """Build pools for ``tokens`` tokens and ``states`` states, and the cache with its linker."""
-        arguments = publish(rank, linker, backend, ways=ways, chunk=CHUNK * ways)
         # A draft is refused where the tokens are shared.
-        pools = make_pools(rank, tokens=tokens, states=states, layers=layers, draft=ways == 1, ways=ways)
+        draft = draft if ways == 1 else None
+        arguments = publish(rank, linker, backend, ways=ways, chunk=CHUNK * ways, draft=draft)
+        pools = make_pools(rank, tokens=tokens, states=states, layers=layers, draft=draft is not None, ways=ways)
         return cls(rank, pools, make_cache(rank, pools, arguments), ways)
 
     @property

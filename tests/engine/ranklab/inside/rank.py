@@ -57,8 +57,9 @@ class Pools:
 
 
 def publish(
-    rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic", *, ways: int = 1, chunk: int = CHUNK
-) -> Any:
+    rank: Rank, linker: dict[str, Any] | None, backend: str = "dynamic", *, ways: int = 1, chunk: int = CHUNK,
+    draft: str | None = None,
+) -> Any:  # fmt: skip
     """Publish SGLang's configuration of this process, as its scheduler does; return the server arguments.
 
     Args:
@@ -67,8 +68,9 @@ def publish(
         backend: of the linker.
         ways: ranks that share the tokens of a prompt (decode context parallelism).
         chunk: tokens that are computed between two checkpoints of a prompt.
+        draft: path of a draft model, None without one.
     """
-    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_parallel, get_spec
     from sglang.srt.runtime_context import publish as publish_arguments
     from sglang.srt.server_args import prepare_server_args
 
@@ -84,6 +86,8 @@ def publish(
     publish_arguments(arguments, role="scheduler")
     shared = {"dcp_rank": rank.rank % ways, "attn_dcp_rank": rank.rank % ways} if ways > 1 else {}
     get_parallel().override_permanently(tp_rank=rank.rank, pp_rank=0, **shared)
+    # As an argument it would be read from the disk.
+    get_spec()._set("speculative_draft_model_path", draft)
     return arguments
 
 
