@@ -36,6 +36,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
     "scraped": {**IMAGE, "podMonitor.create": True, "podMonitor.labels": {"release": "prometheus"}},
     "with a profile": {**IMAGE, **PROFILE},
+    "with dashboards": {**IMAGE, "dashboards.create": True},
     "without a policy": {**IMAGE, "networkPolicy.create": False},
     "scraped from one namespace": {**IMAGE, "networkPolicy.metricsFrom": [{"namespaceSelector": {}}]},
 }

@@ -3,6 +3,7 @@
 The promtool tests show what a rule does with series; these show that there are such series.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from localstack.engine import Engine, prompt
 from localstack.monitoring import Prometheus
 from localstack.product import NAME, NAMESPACE, Stack
 from product import CHART, ROOT
+from umbra_operator.codegen.dashboards import DASHBOARDS
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -114,6 +116,32 @@ def test_an_alert_becomes_pending_with_its_cause_and_ends_with_it(stack: Stack, 
     finally:
         _allow(stack, None)
     product.wait(lambda: "UmbraConfigInvalid" not in prometheus.alerts(), 30, lambda: "the alert stays")
+
+
+def test_every_panel_of_the_dashboards_shows_something(stack: Stack, prometheus: Prometheus) -> None:
+    # What Grafana fills in: everything is chosen, and rates reach over some scrapes.
+    filled = {"$__rate_interval": "5m", "$namespace": ".+", "$deployment": ".+"}
+    queries = {}
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
+            for query in panel.queries:
+                expr = query.expr
+                for name, value in filled.items():
+                    expr = expr.replace(name, value)
+                assert "$" not in expr
+                queries[f"{dashboard.title}: {panel.title}: {expr}"] = expr
+    assert len(queries) > 50
+    _allow(stack, "--trust-remote-code")
+    _allow(stack, None)
+
+    def silent() -> list[str]:
+        return [
+            place
+            for place, expr in queries.items()
+            if all(math.isnan(series.value) for series in prometheus.query(expr))
+        ]
+
+    product.wait(lambda: not silent(), 30, lambda: "; ".join(silent()))
 
 
 def _allow(stack: Stack, argument: str | None) -> None:

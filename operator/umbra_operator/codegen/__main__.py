@@ -7,6 +7,8 @@ from umbra_operator.api.base import GROUP
 from umbra_operator.api.v1alpha1 import KINDS
 from umbra_operator.codegen.chartvalues import readme, values_schema, values_yaml
 from umbra_operator.codegen.crd import crd, to_yaml
+from umbra_operator.codegen.dashboards import DASHBOARDS
+from umbra_operator.codegen.grafana import dashboard_json
 from umbra_operator.codegen.metricspage import metrics_page
 from umbra_operator.codegen.reference import api_page, conditions_page
 from umbra_operator.codegen.restarts import restarts_page
@@ -28,6 +30,8 @@ def generated() -> dict[Path, str]:
         ROOT / "charts/umbra/README.md": readme(),
         ROOT / f"charts/umbra/files/profiles/{EXAMPLE}": (ROOT / "examples" / EXAMPLE).read_text(),
     }
+    for each in DASHBOARDS:
+        files[ROOT / f"charts/umbra/files/dashboards/{each.name}.json"] = dashboard_json(each)
     for kind in KINDS:
         text = to_yaml(crd(kind))
         files[ROOT / f"crds/{GROUP}_{kind.plural}.yaml"] = text

@@ -131,6 +131,19 @@ VALUES = (
         "Unset: the page's path in the repository.",
     ),
     Value(
+        "dashboards.create",
+        False,
+        _FLAG,
+        "Dashboards of the fleet, a deployment, its cache tier and its ranks, as ConfigMaps that Grafana's sidecar "
+        "loads.",
+    ),
+    Value(
+        "dashboards.labels",
+        {},
+        _LABELS,
+        'Labels by which that sidecar finds them. Unset: `grafana_dashboard: "1"`.',
+    ),
+    Value(
         "podMonitor.create",
         False,
         _FLAG,
