@@ -33,6 +33,10 @@ up: python ## Starts a real local cluster with the whole product and restores a 
 up-api: $(VENV)/done ## Starts only a control plane and the operator: no root, no node, no engine
 	@$(BIN)/python -m localstack up --api-only
 
+.PHONY: prometheus
+prometheus: $(VENV)/done ## Starts a real Prometheus on the local cluster, with the chart's rules; see docs/tutorial
+	@$(BIN)/python -m localstack prometheus
+
 .PHONY: down
 down: ## Stops the local cluster and removes everything that it left on the machine
 	@$(PYTHON) -m localstack down

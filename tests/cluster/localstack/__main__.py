@@ -1,4 +1,4 @@
-"""``python3 -m localstack up|down|status|clean-cache``: what the make targets of the local cluster do."""
+"""``python3 -m localstack up|prometheus|down|status|clean-cache``: what the make targets of the local cluster do."""
 
 import argparse
 import sys
@@ -47,7 +47,7 @@ def up(progress: Progress) -> None:
 def main() -> int:
     """Runs one command; problems are one sentence on stderr and exit code 1."""
     parser = argparse.ArgumentParser(prog="localstack", description=__doc__)
-    parser.add_argument("command", choices=["up", "down", "status", "clean-cache"])
+    parser.add_argument("command", choices=["up", "prometheus", "down", "status", "clean-cache"])
     parser.add_argument("--api-only", action="store_true", help="up: a control plane without a node; needs no root")
     arguments = parser.parse_args()
     try:
@@ -74,6 +74,11 @@ def _run(command: str, api_only: bool) -> None:
         # Two at once would install the chart over each other.
         with locked(layout().whole_lock, "this cluster", OTHER_SECONDS):
             apionly.up(progress) if api_only else up(progress)
+    elif command == "prometheus":
+        # It needs packages of the development tools, which the other commands do without.
+        from . import monitoring
+
+        print(monitoring.watch(progress))
     elif command == "down":
         cluster.down(progress)
     elif command == "status":

@@ -14,11 +14,15 @@ from typing import Any
 
 import yaml
 
-from localcluster import images, toolchain
+import cpuengine
+from localcluster import cluster, images, toolchain
+from localcluster.errors import ClusterError
+from localcluster.layout import layout
 from localcluster.progress import Progress
 from umbra_operator.render.podmonitors import pod_monitor
 
-from .product import RELEASE, SYSTEM_NAMESPACE, Stack, wait
+from . import product
+from .product import NAME, RELEASE, SYSTEM_NAMESPACE, Stack, wait
 
 SCRAPE_SECONDS = 2
 START_SECONDS = 30.0
@@ -73,15 +77,38 @@ class Prometheus:
             return json.load(response)["data"]
 
 
+def watch(progress: Progress) -> str:
+    """Starts Prometheus on the running local cluster; returns what its user is told.
+
+    Raises ClusterError when no cluster with the demo's deployment runs.
+    """
+    running = cluster.find()
+    if running is None or running.node_ip is None:
+        raise ClusterError(f"There is nothing to scrape: `{layout().command('up')}` starts the local cluster.")
+    name = running.kubectl("-n", product.NAMESPACE, "get", "k3", NAME, "-o", "jsonpath={.spec.profileRef.name}")
+    stack = Stack(running, cpuengine.environment(), name)
+    found = start(stack, progress)
+    _, promtool = toolchain.prometheus()
+    return f"""
+  Prometheus scrapes the pods that there are now; after pods were replaced, run the same command again.
+  It is built without its web pages: ask it with promtool, or point a Grafana at it.
+
+  export KUBECONFIG={running.kubeconfig}
+  export PATH={running.kubectl_path.parent}:{promtool.parent}:$PATH
+  export PROMETHEUS={found.url}
+  export ENGINE={product.engine(stack).url}
+"""
+
+
 def start(stack: Stack, progress: Progress) -> Prometheus:
     """Starts Prometheus for the pods that there are now, or again after pods were replaced; it keeps what it has.
 
     Raises ClusterError when it does not start, or does not reach every target.
     """
-    cluster = stack.cluster
+    running = stack.cluster
     program, _ = toolchain.prometheus(progress)
-    pods = json.loads(cluster.kubectl("get", "pods", "--all-namespaces", "-o", "json"))["items"]
-    folder = cluster.layout.directory / _NAME
+    pods = json.loads(running.kubectl("get", "pods", "--all-namespaces", "-o", "json"))["items"]
+    folder = running.layout.directory / _NAME
     folder.mkdir(exist_ok=True)
     config = folder / "prometheus.json"
     config.write_text(json.dumps(configuration(monitors(stack), pods), indent=1))
@@ -90,24 +117,24 @@ def start(stack: Stack, progress: Progress) -> Prometheus:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={_ADDRESS}",
     ]
-    cluster.run(_NAME, [str(program), *arguments, "--log.level=warn"], config, _RULES)
-    running = Prometheus(f"http://127.0.0.1:{cluster.forward(_NAME, _ADDRESS)}")
+    running.run(_NAME, [str(program), *arguments, "--log.level=warn"], config, _RULES)
+    started = Prometheus(f"http://127.0.0.1:{running.forward(_NAME, _ADDRESS)}")
 
     def scraped() -> bool:
         try:
-            return not running.down()
+            return not started.down()
         except OSError:
             return False
 
     def what() -> str:
         try:
-            return cluster.ended(_NAME) or f"not scraped: {'; '.join(running.down())}"
+            return running.ended(_NAME) or f"not scraped: {'; '.join(started.down())}"
         except OSError as error:
             return f"Prometheus does not answer: {error}"
 
     with progress.step(_NAME, "starting Prometheus"):
         wait(scraped, START_SECONDS, what)
-    return running
+    return started
 
 
 def monitors(stack: Stack) -> list[dict[str, Any]]:
