@@ -1,16 +1,21 @@
 """Decode context parallelism: ranks share the tokens of a page, and every byte comes back to the rank that owns it.
 
-Real tree, linker, store and gloo; which token is whose is asked of SGLang's own code. Nothing is computed by a model.
+Real tree, linker, store and gloo; which token is whose is asked of SGLang's own code. No model computes anything
+but in the last test, where the real engine serves, with an attention for the CPU (see sharedkv).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cpuengine import Environment
+from cpuengine.launcher import ForkLauncher, Launch
 from cpuengine.store import Store, running_store
+from engine_fixtures import linker_arguments, write_metadata
 from ranklab import RankLab
-from traffic import PAGE
+from traffic import PAGE, prompt, wait_until_stored
 
 pytestmark = pytest.mark.engine
 
@@ -77,7 +82,7 @@ def test_without_it_a_prompt_is_cut_as_ever(rank_lab: RankLab, store: Store) -> 
     [
         (2, "All", 0, 6, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 11}),
         (4, "Adaptive", 0, 5, {"2": 2, "4": 4, "6": 6, "8": 8, "9": 9, "11": 9}),
-        (8, "PromptEnd", 0, 1, {"2": 0, "4": 0, "6": 0, "8": 0, "9": 9, "11": 9}),
+        (2, "PromptEnd", 0, 1, {"2": 0, "4": 0, "6": 0, "8": 0, "9": 9, "11": 9}),
     ],
 )
 def test_each_policy_counts_in_pages_of_the_tree(
@@ -128,3 +133,43 @@ def test_what_the_store_evicts_of_one_ranks_tokens_ends_that_request_only(
         results = rank_lab.run("regressions.evicted_between", ranks=4, address=store.address, ways=4)
     ended = {"found": [6 * page] * 2, "landed": [False, True], "wrong": [], "in the tree": 0, "leaked": {}}
     assert results == [ended] * 4
+
+
+@pytest.fixture
+def shared_kv(tmp_path: Path) -> list[Path]:
+    """Import paths of the plugin that computes attention over shared KV on the CPU."""
+    metadata = tmp_path / "sharedkv-1.0.dist-info"
+    metadata.mkdir()
+    write_metadata(metadata, "sharedkv", "1.0")
+    (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\nsharedkv = sharedkv:register\n")
+    return [tmp_path, HERE / "sharedkv"]
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("linker", "module", "equal"),
+    [("UmbraLinker", "umbra_linker.linker", True), ("ZeroingLinker", "zeroing_linker", False)],
+    ids=["restored", "zeroed bytes change the answer"],
+)
+def test_the_real_engine_answers_from_restored_tokens_as_from_its_own(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, shared_kv: list[Path], linker: str, module: str,
+    equal: bool,
+) -> None:  # fmt: skip
+    arguments = linker_arguments(store.address, linker=linker, module=module)
+    arguments += ["--tp-size", "2", "--dcp-size", "2", "--chunked-prefill-size", "320"]
+    engine = fork_launcher.launch(Launch(arguments, path=[HERE / "linkers", *shared_kv, *kit_path]), f"dcp-{equal}")
+    text, page = prompt(700, seed=3), 2 * PAGE
+    engine.client.generate(text)
+    wait_until_stored(engine.client, kv_objects=2 * (700 // page))
+    on_device = engine.client.generate([*text, 9])
+    engine.client.flush()
+    restored = engine.client.generate([*text, 9])
+    at_a_chunks_end = engine.client.generate([*text[: 2 * 256], 8])
+    engine.stop()
+
+    assert (on_device.device, on_device.host) == (640, 0)
+    assert (restored.device, restored.host) == (0, 640)
+    assert (restored.logprobs == on_device.logprobs) is equal
+    assert at_a_chunks_end.cached == 512
