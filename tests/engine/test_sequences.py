@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from cpuengine import Environment
 from cpuengine.store import running_store
 from ranklab import RankLab
-from traffic import PAGE
 
 pytestmark = pytest.mark.engine
 
@@ -44,9 +43,15 @@ SEQUENCES = st.lists(STEP, min_size=120, max_size=240)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "env", "store_bytes", "examples"),
-    [(1, {}, 256 << 20, 3), (1, {}, SMALL, 4), (1, PYTHON, SMALL, 2), (2, {}, SMALL, 2)],
-    ids=["roomy store", "small store", "small store, Python core", "small store, 2 ranks"],
+    ("ranks", "env", "store_bytes", "examples", "ways"),
+    [
+        pytest.param(1, {}, 256 << 20, 3, 1, id="roomy store"),
+        pytest.param(1, {}, SMALL, 4, 1, id="small store"),
+        pytest.param(1, PYTHON, SMALL, 2, 1, id="small store, Python core"),
+        pytest.param(2, {}, SMALL, 2, 1, id="small store, 2 ranks"),
+        pytest.param(2, {}, SMALL, 3, 2, id="small store, 2 ranks share the tokens", marks=pytest.mark.nightly),
+        pytest.param(4, {}, 2 * SMALL, 2, 4, id="small store, 4 ranks share the tokens", marks=pytest.mark.nightly),
+    ],
 )
 def test_no_order_of_steps_breaks_the_tree_or_gives_a_wrong_byte(
     rank_lab: RankLab,
@@ -55,6 +60,7 @@ def test_no_order_of_steps_breaks_the_tree_or_gives_a_wrong_byte(
     env: dict[str, str],
     store_bytes: int,
     examples: int,
+    ways: int,
 ) -> None:
     reached: dict[str, int] = {}
     salts = itertools.count()
@@ -76,9 +82,10 @@ def test_no_order_of_steps_breaks_the_tree_or_gives_a_wrong_byte(
             env=[env] * ranks,
             address=store.address,
             steps=steps,
-            tokens=PAGES * PAGE,
+            pages=PAGES,
             states=STATES,
             salt=next(salts),
+            ways=ways,
         )
         assert results == [results[0]] * ranks
         for name, count in results[0].items():

@@ -11,15 +11,19 @@ MOST_REQUESTS = 4
 """Requests at once; their locks must leave room for the rest of a sequence."""
 
 
-def played(rank: Rank, address: str, steps: list[list[Any]], tokens: int, states: int, salt: int) -> dict[str, int]:
-    """Play ``steps`` on a cache of ``tokens`` tokens and ``states`` states; return how often what was reached.
+def played(
+    rank: Rank, address: str, steps: list[list[Any]], pages: int, states: int, salt: int, ways: int = 1
+) -> dict[str, int]:
+    """Play ``steps`` on a cache of so many ``pages`` and ``states``; return how often what was reached.
 
     Sequences with another ``salt`` share no prompt, so one store serves many.
 
     Raises:
         AssertionError: after the step that broke the tree, leaked a slot or gave a wrong byte.
     """
-    game = _Game(Player.seated(rank, linker_config(address), tokens=tokens, states=states, layers=4), salt)
+    tokens = pages * PAGE * ways
+    player = Player.seated(rank, linker_config(address), tokens=tokens, states=states, layers=4, ways=ways)
+    game = _Game(player, salt)
     for number, (name, *arguments) in enumerate(steps):
         try:
             getattr(game, name)(*arguments)
@@ -41,7 +45,8 @@ class _Game:
 
     def prompt(self, path: list[int]) -> list[int]:
         """Return the tokens of a path: one page for each label, so equal beginnings share pages."""
-        return [(self.salt * 100 + label) * PAGE + offset for label in path for offset in range(PAGE)]
+        page = self.player.page
+        return [(self.salt * 100 + label) * page + offset for label in path for offset in range(page)]
 
     # ---- steps ----
 
@@ -57,7 +62,7 @@ class _Game:
 
     def evict(self, pages: int, states: int) -> None:
         """Take device memory back."""
-        self.player.evict(pages * PAGE, states)
+        self.player.evict(pages * self.player.page, states)
 
     def step(self) -> None:
         """One scheduler step."""
@@ -72,7 +77,7 @@ class _Game:
         if len(self.requests) == MOST_REQUESTS:
             return
         request = self.player.match(self.prompt(path))
-        found = (request.device + request.loaded) // PAGE
+        found = (request.device + request.loaded) // self.player.page
         assert not found or tuple(path[:found]) in self.computed, f"{found} pages of {path} were never computed"
         self.requests.append(request)
 
