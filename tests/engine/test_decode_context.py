@@ -6,16 +6,20 @@ but in the last test, where the real engine serves, with an attention for the CP
 
 from __future__ import annotations
 
+import os
+import signal
+import urllib.error
 from pathlib import Path
 
 import pytest
 
 from cpuengine import Environment
-from cpuengine.launcher import ForkLauncher, Launch
+from cpuengine.launcher import Engine, ForkLauncher, Launch
+from cpuengine.processes import wait_for
 from cpuengine.store import Store, running_store
 from engine_fixtures import linker_arguments, write_metadata
 from ranklab import RankLab
-from traffic import PAGE, prompt, wait_until_stored
+from traffic import PAGE, prompt, total, wait_until_stored
 
 pytestmark = pytest.mark.engine
 
@@ -135,6 +139,10 @@ def test_what_the_store_evicts_of_one_ranks_tokens_ends_that_request_only(
     assert results == [ended] * 4
 
 
+HERE = Path(__file__).parent
+SHARING = ["--tp-size", "2", "--dcp-size", "2", "--chunked-prefill-size", "320"]
+
+
 @pytest.fixture
 def shared_kv(tmp_path: Path) -> list[Path]:
     """Import paths of the plugin that computes attention over shared KV on the CPU."""
@@ -142,24 +150,22 @@ def shared_kv(tmp_path: Path) -> list[Path]:
     metadata.mkdir()
     write_metadata(metadata, "sharedkv", "1.0")
     (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\nsharedkv = sharedkv:register\n")
-    return [tmp_path, HERE / "sharedkv"]
-
-
-HERE = Path(__file__).parent
+    return [tmp_path, HERE / "sharedkv", HERE / "linkers"]
 
 
 @pytest.mark.parametrize(
     ("linker", "module", "equal"),
-    [("UmbraLinker", "umbra_linker.linker", True), ("ZeroingLinker", "zeroing_linker", False)],
-    ids=["restored", "zeroed bytes change the answer"],
+    [
+        pytest.param("UmbraLinker", "umbra_linker.linker", True, id="restored"),
+        pytest.param("ZeroingLinker", "zeroing_linker", False, id="zeroed bytes", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_real_engine_answers_from_restored_tokens_as_from_its_own(
     fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, shared_kv: list[Path], linker: str, module: str,
     equal: bool,
 ) -> None:  # fmt: skip
-    arguments = linker_arguments(store.address, linker=linker, module=module)
-    arguments += ["--tp-size", "2", "--dcp-size", "2", "--chunked-prefill-size", "320"]
-    engine = fork_launcher.launch(Launch(arguments, path=[HERE / "linkers", *shared_kv, *kit_path]), f"dcp-{equal}")
+    arguments = [*linker_arguments(store.address, linker=linker, module=module), *SHARING]
+    engine = fork_launcher.launch(Launch(arguments, path=[*shared_kv, *kit_path]), f"dcp-{equal}")
     text, page = prompt(700, seed=3), 2 * PAGE
     engine.client.generate(text)
     wait_until_stored(engine.client, kv_objects=2 * (700 // page))
@@ -173,3 +179,67 @@ def test_the_real_engine_answers_from_restored_tokens_as_from_its_own(
     assert (restored.device, restored.host) == (0, 640)
     assert (restored.logprobs == on_device.logprobs) is equal
     assert at_a_chunks_end.cached == 512
+
+
+def _stored_and_restored(engine: Engine, seed: int) -> tuple[int, bool]:
+    """Serve a prompt of two pages of the tree; return what is restored of it, and whether the answer is the same."""
+    before = total(engine.client, "umbra_linker_stored_objects_total", pool="kv")
+    text = prompt(300, seed=seed)
+    engine.client.generate(text)
+    on_device = engine.client.generate([*text, 9])
+    wait_until_stored(engine.client, kv_objects=int(before) + 2 * 2)
+    engine.client.flush()
+    restored = engine.client.generate([*text, 9])
+    return restored.host, restored.logprobs == on_device.logprobs
+
+
+@pytest.mark.nightly
+def test_a_frozen_and_a_replaced_store_cost_hits_and_no_request(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, shared_kv: list[Path]
+) -> None:
+    arguments = [*linker_arguments(store.address, {"lookupDeadlineMilliseconds": 200}), *SHARING]
+    engine = fork_launcher.launch(Launch(arguments, path=[*shared_kv, *kit_path]), "dcp-faults")
+    client = engine.client
+    first = _stored_and_restored(engine, seed=50)
+    client.flush()
+    os.kill(store.process.pid, signal.SIGSTOP)
+    try:
+        frozen = client.generate([*prompt(300, seed=50), 9])
+    finally:
+        os.kill(store.process.pid, signal.SIGCONT)
+    wait_for(lambda: total(client, "umbra_linker_breaker_open") == 0, 20.0, "the breaker stays open")
+    wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
+    client.flush()
+    thawed = client.generate([*prompt(300, seed=50), 9])
+    store.replace()
+    wait_for(lambda: total(client, "umbra_linker_reconnects_total") == 2, 20.0, "a rank did not connect anew")
+    replaced = _stored_and_restored(engine, seed=51)
+    engine.stop()
+
+    assert first == replaced == (256, True)
+    assert (frozen.host, thawed.host) == (0, 256)
+
+
+@pytest.mark.nightly
+def test_a_load_that_is_never_answered_ends_its_request_on_all_ranks(
+    fork_launcher: ForkLauncher, kit_path: list[Path], store: Store, shared_kv: list[Path]
+) -> None:
+    arguments = linker_arguments(
+        store.address, {"loadDeadlineSeconds": 2}, linker="FreezingLinker", module="freezing_linker"
+    )
+    engine = fork_launcher.launch(Launch([*arguments, *SHARING], path=[*shared_kv, *kit_path]), "dcp-fenced")
+    client = engine.client
+    client.generate(prompt(300, seed=60))
+    wait_until_stored(client, kv_objects=2 * 2)
+    client.flush()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        client.generate([*prompt(300, seed=60), 9])
+    killed = store.process.wait(5)
+    store.replace()
+    wait_for(lambda: total(client, "umbra_linker_reconnects_total") == 2, 20.0, "a rank did not connect anew")
+    other = client.generate(prompt(300, seed=61))
+    engine.stop()
+
+    assert refused.value.code == 503
+    assert killed == -signal.SIGKILL
+    assert len(other.logprobs) == 4
