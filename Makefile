@@ -111,6 +111,21 @@ bench-operator: $(VENV)/done ## Measures the operator with OBJECTS K3Deployments
 bench-operator-page: $(VENV)/done ## Writes the last figures into docs/explanation/operator-performance.md
 	@$(BIN)/python -m operatorbench --page
 
+# The peer stands apart: nothing else needs it, and its own dependencies are not used.
+LIBCACHESIM := $(CACHE)/bench/libcachesim-0.3.5
+
+$(LIBCACHESIM): | $(VENV)/done
+	@$(BIN)/pip install --quiet --no-deps --target $@ libcachesim==0.3.5
+
+.PHONY: bench-sizing
+bench-sizing: $(VENV)/done $(LIBCACHESIM) ## Measures umbra size, beside libCacheSim on plain LRU; writes build/bench/sizing.json
+	@PYTHONPATH=$(PYTHONPATH):$(LIBCACHESIM) $(BIN)/python -m sizingbench
+
+.PHONY: compare-model
+compare-model: $(VENV)/done ## Compares umbra size's model with a prototype and reports; needs AGENTS and MOONCAKE, the traces
+	@[ -f "$(AGENTS)" ] && [ -f "$(MOONCAKE)" ] || { echo "error: say where the traces are: make compare-model AGENTS=... MOONCAKE=..."; exit 2; }
+	@$(BIN)/python -m modelcheck --agents "$(AGENTS)" --mooncake "$(MOONCAKE)" $(if $(PAGE),--page)
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
@@ -125,6 +140,8 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= UMBRA_CLUSTER names another cluster beside your own, for up, down and status: 1 to 8 of a-z and 0-9
 ##= REGISTRY registry and path in front of the images' names, for images
 ##= PYTHON the Python, 3.11 or later, that runs the local cluster and makes the virtual environment; python3
+##= AGENTS, MOONCAKE the traces of make compare-model: recorded agent sessions, Mooncake's synthetic trace
+##= PAGE set: make compare-model writes its tables into docs/explanation/cache-model.md
 ##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise
