@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from umbra_sim.policies import POLICIES
+from umbra_sim.policies import REFERENCES
 from umbra_sim.sweep import Row
 
 ENOUGH = 0.005
@@ -26,7 +26,7 @@ def _quantity(size: int) -> str:
 
 def advice(rows: Sequence[Row]) -> list[str]:
     """Return sentences, the most important first."""
-    sized = [row for row in rows if not POLICIES[row.policy].reference]
+    sized = [row for row in rows if row.policy not in REFERENCES]
     best = max(row.hit_ratio for row in rows)
     lines = []
     enough = [row for row in sized if row.hit_ratio >= best - ENOUGH]

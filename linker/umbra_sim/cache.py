@@ -26,7 +26,6 @@ DECODE_GRID = 256
 TOUCH_MILLISECONDS = 30_000
 """A node is touched at most so often; from 5 to 300 s the interval makes no difference."""
 _REMEMBERED_TOUCHES = 1 << 16
-_CHUNK = CHUNK_TOKENS // PAGE_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,22 @@ class Lookup:
 class Cache:
     """Device, store and policy."""
 
-    def __init__(self, policy: Policy, recency: Recency, device: Device, tier: Tier, capacity: int | None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        recency: Recency,
+        device: Device,
+        tier: Tier,
+        capacity: int | None,
+        chunk_tokens: int = CHUNK_TOKENS,
+    ) -> None:
         self.tier = tier
         self._policy = policy
         self._reads_refresh = recency is Recency.READS
         self._device = device
-        self._checkpoints = linker.CheckpointPolicy(capacity, CHUNK_TOKENS)
+        self._checkpoints = linker.CheckpointPolicy(capacity, chunk_tokens)
         self._touches = linker.TouchTimes(_REMEMBERED_TOUCHES)
+        self._chunk = max(1, chunk_tokens // PAGE_TOKENS)
         self._page_numbers = 0
 
     def new_pages(self, count: int) -> int:
@@ -107,7 +115,7 @@ class Cache:
         What was restored is the request's own until then: it becomes part of the first leaf, as if it were computed.
         """
         kv, node, known = matched.end, matched, matched.end
-        for end in _checkpoint_ends(hit, kv, len(pages)):
+        for end in _checkpoint_ends(hit, kv, len(pages), self._chunk):
             if end > known:
                 leaf = self._device.insert(node, pages, end)
                 self._offer(leaf, pages, known, hit, len(pages) * PAGE_TOKENS, now)
@@ -163,16 +171,17 @@ class Cache:
         return (self.tier.kv, pages), last
 
 
-def _checkpoint_ends(hit: int, kv: int, prompt: int) -> Iterator[int]:
+def _checkpoint_ends(hit: int, kv: int, prompt: int, chunk: int) -> Iterator[int]:
     """Where a prompt leaves checkpoints: at the end of each chunk, or where the device's KV ended inside it.
 
     Args:
         hit: pages that were not computed.
         kv: pages of KV that the device had; without a checkpoint there, it is computed again (mamba_branching_seqlen).
         prompt: pages of the prompt.
+        chunk: pages of a chunk.
     """
     if 0 < hit == prompt:
         yield hit
-    for begin in range(hit, prompt, _CHUNK):
-        end = min(begin + _CHUNK, prompt)
+    for begin in range(hit, prompt, chunk):
+        end = min(begin + chunk, prompt)
         yield kv if begin < kv < end else end

@@ -51,3 +51,5 @@ POLICIES = {
         Policy("infinite", infinite=True),
     )
 }
+REFERENCES = frozenset(policy.name for policy in POLICIES.values() if policy.reference)
+"""Names of those that only show what is possible."""

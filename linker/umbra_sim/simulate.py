@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from umbra_linker.shape import PAGE_TOKENS, Shape
-from umbra_sim.cache import Cache
+from umbra_sim.cache import CHUNK_TOKENS, Cache
 from umbra_sim.device import Device
 from umbra_sim.foresight import ForesightCache, ForesightTier, future
 from umbra_sim.policies import Policy, Recency
@@ -27,6 +27,8 @@ class Setup:
     """Tokens of KV that the device holds."""
     device_checkpoints: int = 40
     """Checkpoints that the device holds besides those of running requests."""
+    chunk_tokens: int = CHUNK_TOKENS
+    """Tokens of a prefill chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,19 @@ def simulate(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: in
         return _clairvoyant(trace, policy, capacity, setup, seed)
     size = None if policy.infinite else capacity
     tier = Tier(*_object_bytes(policy, setup), size, setup.high_percent, setup.low_percent)
-    cache = Cache(policy, setup.recency, _device(setup), tier, size)
+    cache = Cache(policy, setup.recency, _device(setup), tier, size, setup.chunk_tokens)
     return Outcome(replay(trace, setup.load, cache, seed), tier)
 
 
 def _clairvoyant(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
     script = Script()
     endless = Tier(*_object_bytes(policy, setup), None, setup.high_percent, setup.low_percent)
-    first = Cache(policy, setup.recency, _device(setup), endless, None)
+    first = Cache(policy, setup.recency, _device(setup), endless, None, setup.chunk_tokens)
     replay(trace, setup.load, first, seed, script)
     known = future([step for step in script.steps if not step.prompt_pages], script.found, first.page_numbers)
     marks = (setup.high_percent, setup.low_percent)
     tier = ForesightTier(*_object_bytes(policy, setup), capacity, marks, known)
-    cache = ForesightCache(policy, setup.recency, _device(setup), tier, capacity)
+    cache = ForesightCache(policy, setup.recency, _device(setup), tier, capacity, setup.chunk_tokens)
     cache.new_pages(first.page_numbers)
     return Outcome(repeat(script, cache), tier)
 

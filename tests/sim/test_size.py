@@ -4,14 +4,18 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from simtraces import growing, write_lines, write_tar
+from umbra_linker.settings import Checkpoints
 from umbra_operator.cli.__main__ import main
+from umbra_operator.cli.deployed import deployed
 from umbra_sim.advice import advice
+from umbra_sim.policies import POLICIES as KNOWN
 from umbra_sim.sweep import Row
 
 SMALL = ["--min-requests", "10", "--seeds", "2", "--lanes", "3", "--device-checkpoints", "8"]
@@ -115,3 +119,55 @@ def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> Non
     assert fragment.endswith("{size: 145Gi}}}")
     assert cliffs == ["kv-once collapses between 72 GiB (90.0%) and 36 GiB (10.0%)."]
     assert advice([row("kv-once", 36, 0.1), row("infinite", 36, 0.9)])[0].startswith("No size here is enough")
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(tmp_path: Path, *edits: tuple[str, str]) -> Path:
+    """The example deployment and its profile in one file."""
+    text = (EXAMPLES / "k3-mi355x.yaml").read_text() + "---\n" + (EXAMPLES / "mi355x-tp8-v1.yaml").read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "k3.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_deployment_is_replayed_with_its_own_engine_store_and_policy(tmp_path: Path) -> None:
+    policy = "size: 1160Gi\n    policy: {keyLayout: PerRank, checkpoints: PromptEnd, rewriteMissing: Disabled}"
+    engine = "\n  engine: {kvCacheDtype: fp8_e4m3, mambaStateDtype: bfloat16, chunkedPrefillSize: 4096}"
+    given = deployed(example(tmp_path, ("size: 1160Gi", policy + engine)), None, lanes=8)
+    assert given
+    setup = given.setup
+    assert (setup.shape.kv_bytes, setup.shape.state_bytes, setup.chunk_tokens) == (1, 2, 4096)
+    assert (setup.high_percent, setup.low_percent) == (90, 85)
+    plain = deployed(example(tmp_path), None, lanes=8)
+    assert plain
+    assert (plain.setup.device_tokens, plain.setup.device_checkpoints) == (674_944, 297 - 8 * 5), "as umbra plan says"
+    assert plain.policy == replace(KNOWN["adaptive+rewrite"], name="deployment"), "the linker's defaults"
+    assert (given.policy.once, given.policy.checkpoints, given.policy.rewrite) == (False, Checkpoints.PROMPT_END, False)
+    alone = deployed(None, EXAMPLES / "mi355x-tp8-v1.yaml", lanes=8)
+    assert alone
+    assert (alone.setup, alone.policy) == (plain.setup, None)
+
+
+def test_sizes_and_policies_follow_the_deployment(
+    agents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = example(tmp_path, ("size: 1160Gi", "size: 40Gi"))
+    assert main(["size", "--trace", str(agents), "--deployment", str(path), "--output", "json", *SMALL]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["dram_bytes"] >> 30 for row in rows if row["policy"] == "deployment"] == [10, 20, 40, 80]
+    assert {row["policy"] for row in rows} == {"stock", "deployment", "infinite"}
+
+
+def test_a_profile_without_the_sizes_of_its_gpus_is_refused(
+    agents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = example(tmp_path, ("  gpuMemory:", "  ignored:"))
+    assert main(["size", "--trace", str(agents), "--deployment", str(path)]) == 2
+    assert "has no gpuMemory" in capsys.readouterr().err
+    assert main(["size", "--trace", str(agents), "--profile", str(EXAMPLES / "k3-mi355x.yaml")]) == 2
+    assert "0 K3Profiles in" in capsys.readouterr().err

@@ -34,6 +34,24 @@ def read_objects(paths: list[Path]) -> tuple[K3DeploymentSpec, K3ProfileSpec]:
     raise Unusable(f"no K3Profile {wanted!r} in {where}: give its file with another -f")
 
 
+def read_profile(path: Path) -> tuple[K3DeploymentSpec, K3ProfileSpec]:
+    """Return the only K3Profile of a file, and a deployment that says nothing but its name.
+
+    Raises:
+        Unusable: when the file cannot be read, or holds no profile, several, or an invalid one.
+    """
+    profiles = [body for body in _documents(path) if body.get("kind") == "K3Profile"]
+    if len(profiles) != 1:
+        raise Unusable(f"{len(profiles)} K3Profiles in {path}: give a file with exactly one")
+    claim = {"type": "PersistentVolumeClaim", "persistentVolumeClaim": {"claimName": "any"}}
+    bare = {
+        "profileRef": {"name": str((profiles[0].get("metadata") or {}).get("name"))},
+        "model": {"servedName": "any", "source": claim},
+        "cache": {"dram": {"size": "1Gi"}},
+    }
+    return K3DeploymentSpec.model_validate(bare), _parsed(K3ProfileSpec, profiles[0])
+
+
 def _documents(path: Path) -> list[dict[str, Any]]:
     import yaml  # noqa: PLC0415 - comes with the extra "sim"
 

@@ -9,8 +9,15 @@ from typing import Any, TextIO
 
 from umbra_linker.shape import KDA_HEADS, Shape
 from umbra_operator.api.base import quantity_bytes
+from umbra_operator.cli.deployed import Deployed, deployed
+from umbra_operator.cli.objects import Unusable
+from umbra_operator.errors import SpecInvalid
 
 DESCRIPTION = "Replays a trace of requests through a model of device and store, with the linker's own policy code."
+DRAM = "36Gi,72Gi,145Gi,290Gi,580Gi"
+POLICY = "stock,kv-once+touch,adaptive,adaptive+rewrite,infinite"
+TOKENS, CHECKPOINTS = 1_140_000, 40
+WATERMARKS = (90, 85)
 EXAMPLE = "umbra size --trace sessions.tar.xz --dram 36Gi,72Gi,145Gi --policy kv-once+touch,adaptive"
 
 
@@ -22,19 +29,21 @@ def add_command(commands: Any) -> None:
     add("--trace", type=Path, required=True, help="file or folder; docs/reference/trace-format.md names the formats")
     add("--format", default="auto", choices=("auto", "agentx", "mooncake", "neutral"))
     add("--skip-bad", action="store_true", help="leave unreadable lines and sessions out, and count them")
-    add("--dram", type=_sizes, default="36Gi,72Gi,145Gi,290Gi,580Gi", help="sizes of the store")
-    add("--policy", default="stock,kv-once+touch,adaptive,adaptive+rewrite,infinite", help="policies to compare")
+    add("--deployment", type=Path, help="file of a K3Deployment: its engine, store and policy are the defaults below")
+    add("--profile", type=Path, help="file of the K3Profile, if it is another; alone, its engine is the default below")
+    add("--dram", type=_sizes, help=f"sizes of the store ({DRAM})")
+    add("--policy", help=f"policies to compare ({POLICY})")
     add("--recency", default="reads", choices=("reads", "writes"), help="what refreshes an object in the store")
-    add("--watermarks", type=_watermarks, default="90,85", help="percent: evict above the first, down to the second")
+    add("--watermarks", type=_watermarks, help="percent: evict above the first, down to the second (90,85)")
     add("--lanes", type=_positive, default=8, help="sessions at a time in a closed loop")
     add("--idle-cap", type=_number, default=60.0, help="seconds that a user thinks at most")
     add("--decode-rate", type=_number, default=100.0, help="tokens a second of one answer")
-    add("--device-tokens", type=_positive, default=1_140_000, help="tokens of KV on the device")
-    add("--device-checkpoints", type=_positive, default=40, help="checkpoints there besides running requests'")
+    add("--device-tokens", type=_positive, help=f"tokens of KV on the device ({TOKENS})")
+    add("--device-checkpoints", type=_positive, help=f"checkpoints there besides running requests' ({CHECKPOINTS})")
     add("--min-requests", type=_positive, default=150, help="shorter sessions are left out")
     add("--seeds", type=_positive, default=4, help="replays of each, with other sessions at other times")
-    add("--tensor", type=_positive, default=8, help="ranks of the engine")
-    add("--dcp", type=_positive, default=1, help="decode context parallel size")
+    add("--tensor", type=_positive, help="ranks of the engine (8)")
+    add("--dcp", type=_positive, help="decode context parallel size (1)")
     add("--dspark", action="store_true", help="a DSPARK draft stores its KV, too")
     add("--output", default="table", choices=("table", "json", "csv", "html"))
     parser.set_defaults(run=run)
@@ -54,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     writers = {"table": as_table, "json": as_json, "csv": as_csv, "html": as_html}
     try:
-        policies = _policies(arguments.policy)
-        setup = _setup(arguments)
+        given = deployed(arguments.deployment, arguments.profile, arguments.lanes)
+        policies = _policies(arguments.policy or (given and given.policies) or POLICY, given)
+        setup = _setup(arguments, given)
         said = _progress(sys.stderr)
         form = Format(arguments.format)
         trace = read(
@@ -65,43 +75,55 @@ def run(arguments: argparse.Namespace) -> int:
         cells = sweep(
             trace,
             policies,
-            arguments.dram,
+            arguments.dram or (given and given.sizes) or _sizes(DRAM),
             setup,
             arguments.seeds,
             lambda done, of: said(f"replayed {done} of {of}", last=done == of),
         )
-    except InputError as error:
+    except (InputError, SpecInvalid, Unusable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     sys.stdout.write(writers[arguments.output](cells))
     return 0
 
 
-def _policies(names: str) -> Any:
+def _policies(names: str, given: Deployed | None) -> Any:
     from umbra_sim.errors import InputError  # noqa: PLC0415
     from umbra_sim.policies import POLICIES  # noqa: PLC0415
 
-    unknown = [name for name in names.split(",") if name not in POLICIES]
+    known = {**POLICIES, **({given.policy.name: given.policy} if given and given.policy else {})}
+    unknown = [name for name in names.split(",") if name not in known]
     if unknown:
-        raise InputError(f"--policy: {', '.join(map(repr, unknown))} is not one of {', '.join(POLICIES)}")
-    return [POLICIES[name] for name in dict.fromkeys(names.split(","))]
+        raise InputError(f"--policy: {', '.join(map(repr, unknown))} is not one of {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names.split(","))]
 
 
-def _setup(arguments: argparse.Namespace) -> Any:
+def _built_in() -> Any:
+    from umbra_sim.simulate import Setup  # noqa: PLC0415
+
+    high, low = WATERMARKS
+    return Setup(high_percent=high, low_percent=low, device_tokens=TOKENS, device_checkpoints=CHECKPOINTS)
+
+
+def _setup(arguments: argparse.Namespace, given: Deployed | None) -> Any:
     from umbra_sim.errors import InputError  # noqa: PLC0415
     from umbra_sim.policies import Recency  # noqa: PLC0415
     from umbra_sim.replay import Load  # noqa: PLC0415
     from umbra_sim.simulate import Setup  # noqa: PLC0415
 
-    if KDA_HEADS % arguments.tensor:
-        raise InputError(f"--tensor {arguments.tensor} does not divide the model's {KDA_HEADS} heads")
-    if arguments.tensor % arguments.dcp:
-        raise InputError(f"--dcp {arguments.dcp} does not divide --tensor {arguments.tensor}")
-    if arguments.dspark and arguments.dcp > 1:
+    base = given.setup if given else _built_in()
+    tensor = arguments.tensor or base.shape.tensor
+    ways = arguments.dcp or base.shape.decode_context
+    draft = arguments.dspark or base.shape.draft
+    if KDA_HEADS % tensor:
+        raise InputError(f"--tensor {tensor} does not divide the model's {KDA_HEADS} heads")
+    if tensor % ways:
+        raise InputError(f"--dcp {ways} does not divide --tensor {tensor}")
+    if draft and ways > 1:
         raise InputError("--dspark runs with --dcp 1 only")
-    high, low = arguments.watermarks
+    high, low = arguments.watermarks or (base.high_percent, base.low_percent)
     return Setup(
-        shape=Shape(tensor=arguments.tensor, decode_context=arguments.dcp, draft=arguments.dspark),
+        shape=Shape(tensor, ways, base.shape.kv_bytes, base.shape.state_bytes, draft),
         load=Load(
             lanes=arguments.lanes,
             idle_cap=arguments.idle_cap,
@@ -111,8 +133,9 @@ def _setup(arguments: argparse.Namespace) -> Any:
         recency=Recency(arguments.recency),
         high_percent=high,
         low_percent=low,
-        device_tokens=arguments.device_tokens,
-        device_checkpoints=arguments.device_checkpoints,
+        device_tokens=arguments.device_tokens or base.device_tokens,
+        device_checkpoints=arguments.device_checkpoints or base.device_checkpoints,
+        chunk_tokens=base.chunk_tokens,
     )
 
 

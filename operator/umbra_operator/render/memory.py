@@ -38,6 +38,23 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Pools:
+    """What an engine's device holds."""
+
+    shape: Shape
+    slots: int
+    """Checkpoints on each rank, those of running requests included."""
+    running: int
+    """Requests at once."""
+    states: int
+    """Checkpoints' worth of memory: the slots, one that is never used, and what a draft's requests need besides."""
+    kv: int
+    """Bytes of KV on each rank."""
+    tokens: int
+    """Tokens of KV, of all ranks together where they share them; whole pages."""
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """All figures of one kind of memory."""
 
@@ -46,6 +63,8 @@ class Budget:
     """What cannot start, each with what to change."""
     notes: tuple[str, ...] = ()
     """What starts and is less than was asked for."""
+    pools: Pools | None = None
+    """Of the GPU's memory."""
 
 
 def check_gpu_memory(resolved: Resolved) -> None:
@@ -112,19 +131,10 @@ def gpu_budget(resolved: Resolved, size: int | None = None) -> Budget:
     # Where nobody says how much, SGLang leaves what it thinks that it needs; the least that is known to be enough.
     fraction = _number(flags, "--mem-fraction-static", int((1 - least / size) * 100) / 100)
     static = round(fraction * size)
-    working, pools = size - static, static - weights - draft
-    shape = _shape(resolved, flags)
-    state, ratio = shape.rank_checkpoint_bytes, _number(flags, "--mamba-full-memory-ratio", POOL_RATIO)
-    drafted = resolved.draft.block_size + 1 if resolved.draft else 0
-    # A slot is never used, and a running request's draft needs a state for each token that it proposes.
-    share = pools * ratio / (1 + ratio)
-    slots = max(0, int((share / state - 1 - drafted) / (1 + drafted / REQUEST_SLOTS)))
-    asked = int(_number(flags, "--max-running-requests", DRAFT_REQUESTS if resolved.draft else 0))
-    running = slots // REQUEST_SLOTS
-    states = slots + 1 + ((min(asked, running) + 1) * drafted if drafted else 0)
-    kv = max(0, pools - states * state)
-    token = shape.token_bytes / resolved.decode_context + (DRAFT_TOKEN_BYTES if resolved.draft else 0)
-    tokens = int(kv / token) // PAGE_TOKENS * PAGE_TOKENS
+    working, room = size - static, static - weights - draft
+    ratio, drafted = _number(flags, "--mamba-full-memory-ratio", POOL_RATIO), _drafted(resolved)
+    pools = _pools(resolved, flags, room)
+    shape = pools.shape
     context = int(_number(flags, "--context-length", CONTEXT))
     lines = [
         Line(
@@ -140,34 +150,66 @@ def gpu_budget(resolved: Resolved, size: int | None = None) -> Budget:
             f"(1 - {fraction:g}) x {_gb(size)}",
             f"mem-fraction-static; {_gb(least)} are needed (gpuMemory.working)",
         ),
-        Line("pools per rank", _gb(max(0, pools)), f"{_gb(static)} - weights - draft", "mem-fraction-static"),
+        Line("pools per rank", _gb(max(0, room)), f"{_gb(static)} - weights - draft", "mem-fraction-static"),
         Line(
             "checkpoint per rank",
-            f"{state:,} B",
+            f"{shape.rank_checkpoint_bytes:,} B",
             f"{KDA_LAYERS} layers x {KDA_HEADS // resolved.tensor} heads, {shape.state_bytes} B an element",
             "SGLang's models/kimi_k3.py",
         ),
         Line(
             "checkpoint slots",
-            f"{slots}",
+            f"{pools.slots}",
             f"(pools x {ratio:g} / {1 + ratio:g} / checkpoint - {1 + drafted}) / {1 + drafted / REQUEST_SLOTS:g}",
             _SOURCE,
         ),
-        Line("requests at once", f"{running}", f"slots / {REQUEST_SLOTS}", f"{_SOURCE}, extra_buffer"),
-        Line("KV pool per rank", _gb(kv), f"pools - {states} checkpoints", _SOURCE),
+        Line("requests at once", f"{pools.running}", f"slots / {REQUEST_SLOTS}", f"{_SOURCE}, extra_buffer"),
+        Line("KV pool per rank", _gb(pools.kv), f"pools - {pools.states} checkpoints", _SOURCE),
         Line(
             "tokens of KV",
-            f"{tokens:,}",
-            f"KV pool / {token:,.0f} B",
+            f"{pools.tokens:,}",
+            f"KV pool / {_token_bytes(resolved, shape):,.0f} B",
             f"{MLA_LAYERS} layers x {MLA_WIDTH} elements x {shape.kv_bytes} B",
         ),
-        Line("longest request", f"{min(tokens, context):,}", "tokens of KV, or the context", "SGLang's tp_worker"),
+        Line(
+            "longest request", f"{min(pools.tokens, context):,}", "tokens of KV, or the context", "SGLang's tp_worker"
+        ),
     ]
     return Budget(
         tuple(lines),
-        tuple(_gpu_refusals(size, static, weights + draft, working, least, running)),
-        tuple(_gpu_notes(tokens, context, asked, running)),
+        tuple(_gpu_refusals(size, static, weights + draft, working, least, pools.running)),
+        tuple(_gpu_notes(pools, context, _asked(resolved, flags))),
+        pools,
     )
+
+
+def _pools(resolved: Resolved, flags: Mapping[str, tuple[str, ...]], room: int) -> Pools:
+    """Divide ``room`` bytes of a GPU as SGLang does."""
+    shape, drafted = engine_shape(resolved), _drafted(resolved)
+    state, ratio = shape.rank_checkpoint_bytes, _number(flags, "--mamba-full-memory-ratio", POOL_RATIO)
+    # A slot is never used, and a running request's draft needs a state for each token that it proposes.
+    share = room * ratio / (1 + ratio)
+    slots = max(0, int((share / state - 1 - drafted) / (1 + drafted / REQUEST_SLOTS)))
+    running = slots // REQUEST_SLOTS
+    states = slots + 1 + ((min(_asked(resolved, flags), running) + 1) * drafted if drafted else 0)
+    kv = max(0, room - states * state)
+    tokens = int(kv / _token_bytes(resolved, shape)) // PAGE_TOKENS * PAGE_TOKENS
+    return Pools(shape, slots, running, states, kv, tokens)
+
+
+def _drafted(resolved: Resolved) -> int:
+    """Tokens of which a running request's draft keeps a state each."""
+    return resolved.draft.block_size + 1 if resolved.draft else 0
+
+
+def _asked(resolved: Resolved, flags: Mapping[str, tuple[str, ...]]) -> int:
+    """Requests at once that were asked for; 0 when nobody asked."""
+    return int(_number(flags, "--max-running-requests", DRAFT_REQUESTS if resolved.draft else 0))
+
+
+def _token_bytes(resolved: Resolved, shape: Shape) -> float:
+    """KV of a token on each rank, spread over the ranks that share it."""
+    return shape.token_bytes / resolved.decode_context + (DRAFT_TOKEN_BYTES if resolved.draft else 0)
 
 
 def _gpu_refusals(size: int, static: int, held: int, working: int, least: int, running: int) -> Sequence[str]:
@@ -190,22 +232,24 @@ def _gpu_refusals(size: int, static: int, held: int, working: int, least: int, r
     return refusals
 
 
-def _gpu_notes(tokens: int, context: int, asked: int, running: int) -> Sequence[str]:
+def _gpu_notes(pools: Pools, context: int, asked: int) -> Sequence[str]:
     notes = []
-    if 0 < tokens < context:
+    if 0 < pools.tokens < context:
         notes.append(
-            f"a request of more than {tokens:,} tokens is refused, though the context is {context:,}: "
+            f"a request of more than {pools.tokens:,} tokens is refused, though the context is {context:,}: "
             "spec.engine.kvCacheDtype fp8_e4m3 halves KV"
         )
-    if 0 < running < asked:
+    if 0 < pools.running < asked:
         notes.append(
-            f"{running} requests run at once where {asked} are asked for: lower spec.engine.maxRunningRequests, or "
-            "spec.engine.mambaStateDtype bfloat16 halves checkpoints"
+            f"{pools.running} requests run at once where {asked} are asked for: lower "
+            "spec.engine.maxRunningRequests, or spec.engine.mambaStateDtype bfloat16 halves checkpoints"
         )
     return notes
 
 
-def _shape(resolved: Resolved, flags: Mapping[str, tuple[str, ...]]) -> Shape:
+def engine_shape(resolved: Resolved) -> Shape:
+    """How the engine cuts the model, by its flags."""
+    flags = {name: choice.values for name, choice in engine.chosen_flags(resolved).items()}
     return Shape(
         tensor=resolved.tensor,
         decode_context=resolved.decode_context,
