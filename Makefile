@@ -111,6 +111,17 @@ bench-operator: $(VENV)/done ## Measures the operator with OBJECTS K3Deployments
 bench-operator-page: $(VENV)/done ## Writes the last figures into docs/explanation/operator-performance.md
 	@$(BIN)/python -m operatorbench --page
 
+PICTURES := $(CACHE)/venv/pictures-$(shell cat requirements/pictures.txt | sha256sum | cut -c1-16)
+.PHONY: pictures
+pictures: $(VENV)/done $(PICTURES)/done ## Draws the dashboards beside the product under load, after make up; 5 minutes
+	@$(BIN)/python -m panelfigures
+	@$(PICTURES)/bin/python -m panelpictures
+
+$(PICTURES)/done: | python
+	@$(PYTHON) -m venv $(PICTURES)
+	@$(PICTURES)/bin/pip install --quiet --require-hashes --requirement requirements/pictures.txt
+	@touch $@
+
 # The peer stands apart: nothing else needs it, and its own dependencies are not used.
 LIBCACHESIM := $(CACHE)/bench/libcachesim-0.3.5
 
@@ -128,7 +139,7 @@ compare-model: $(VENV)/done ## Compares umbra size's model with a prototype and 
 
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
-	@for name in operator dev; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
+	@for name in operator dev pictures; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-index-url --no-emit-find-links requirements/$$name.in -o requirements/$$name.txt; done
 
 .PHONY: clean-cache

@@ -67,10 +67,11 @@ _FLEET = Dashboard(
                     'count(ALERTS{alertname=~"Umbra.+",alertstate="firing"}) or vector(0)',
                 ),
                 _table(
-                    "Conditions that are not True",
+                    "Conditions that are not well",
                     "Reasons are explained in docs/reference/conditions.md.",
-                    "max by (namespace, name, type, status, reason) "
-                    f'(umbra_deployment_condition{{{_NAMESPACE},status!="True"}})',
+                    "max by (namespace, name, type, status, reason) ("
+                    f'umbra_deployment_condition{{{_NAMESPACE},status!="True",type!="Degraded"}} or '
+                    f'umbra_deployment_condition{{{_NAMESPACE},status!="False",type="Degraded"}})',
                 ),
                 Panel(
                     "Replicas",

@@ -77,17 +77,19 @@ class Prometheus:
             return json.load(response)["data"]
 
 
-def watch(progress: Progress) -> str:
-    """Starts Prometheus on the running local cluster; returns what its user is told.
-
-    Raises ClusterError when no cluster with the demo's deployment runs.
-    """
+def demo() -> Stack:
+    """The running local cluster's demo. Raises ClusterError when there is none."""
     running = cluster.find()
     if running is None or running.node_ip is None:
         raise ClusterError(f"There is nothing to scrape: `{layout().command('up')}` starts the local cluster.")
     name = running.kubectl("-n", product.NAMESPACE, "get", "k3", NAME, "-o", "jsonpath={.spec.profileRef.name}")
-    stack = Stack(running, cpuengine.environment(), name)
-    found = start(stack, progress)
+    return Stack(running, cpuengine.environment(), name)
+
+
+def watch(progress: Progress) -> str:
+    """Starts Prometheus on the running local cluster; returns what its user is told. Raises ClusterError."""
+    stack = demo()
+    running, found = stack.cluster, start(stack, progress)
     _, promtool = toolchain.prometheus()
     return f"""
   Prometheus scrapes the pods that there are now; after pods were replaced, run the same command again.
