@@ -17,6 +17,7 @@ from localcluster.progress import Progress
 from localstack import monitoring, product
 from localstack.engine import Engine, prompt
 from localstack.monitoring import Prometheus
+from localstack.product import Stack
 from umbra_operator.codegen.dashboards import DASHBOARDS
 from umbra_operator.codegen.grafana import dashboard_json
 
@@ -26,8 +27,11 @@ FILLED = {"$__rate_interval": "20s", "$namespace": ".+", "$deployment": ".+"}
 """What Grafana fills in for its variables when everything is chosen and a scrape takes place every 2 s."""
 
 
-def serve(engine: Engine, seconds: float) -> None:
-    """Conversations that grow: most turns find their history on the device, some only in the store."""
+def serve(stack: Stack, engine: Engine, seconds: float) -> None:
+    """Conversations that grow: most turns find their history on the device, some only in the store.
+
+    Now and then an edit that the operator refuses, and takes back, so that it has something to do.
+    """
     talks: list[list[int]] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -37,6 +41,15 @@ def serve(engine: Engine, seconds: float) -> None:
         talk += [*engine.generate(talk, 8).tokens, *prompt(60)]
         if random.random() < 0.3:
             engine.flush()
+            edit(stack, "--not-allowed")
+            edit(stack, None)
+
+
+def edit(stack: Stack, argument: str | None) -> None:
+    """Sets an engine argument, which costs no engine anything while it is not allowed."""
+    patch = {"spec": {"engine": {"extraArgs": [argument] if argument else None}}}
+    body = json.dumps(patch)
+    stack.cluster.kubectl("-n", product.NAMESPACE, "patch", "k3", product.NAME, "--type=merge", "-p", body)
 
 
 def filled(expr: str) -> str:
@@ -67,7 +80,7 @@ def main() -> int:
     stack = monitoring.demo()
     prometheus, engine = monitoring.start(stack, Progress(sys.stderr)), product.engine(stack)
     start = time.time()
-    serve(engine, seconds)
+    serve(stack, engine, seconds)
     end = time.time()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for dashboard in DASHBOARDS:

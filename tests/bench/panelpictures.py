@@ -4,6 +4,7 @@ Run by `make pictures`, in an environment of its own: only this needs matplotlib
 """
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -54,7 +55,8 @@ def curves(axes: Axes, panel: dict[str, Any]) -> None:
         axes.plot(minutes, [float(point[1]) for point in each["values"]], linewidth=1.2, label=legend(each))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value, unit)))
     # From zero, and not below it where everything is zero or nothing was measured.
-    highest = max((float(point[1]) for each in panel["series"] for point in each["values"]), default=0.0)
+    values = [float(point[1]) for each in panel["series"] for point in each["values"]]
+    highest = max((value for value in values if math.isfinite(value)), default=0.0)
     axes.set_ylim(0.0, highest * 1.08 if highest > 0 else 1.0)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} min"))
     axes.margins(x=0)
