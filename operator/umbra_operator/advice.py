@@ -1,12 +1,12 @@
 """``status.cache``: how well the caches do, and what would help, in words and as a patch of the spec. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec
-from umbra_operator.api.v1alpha1.deployment import KeyLayout
+from umbra_operator.api.v1alpha1.deployment import CachePolicy, Checkpoints, KeyLayout, TouchMode
 from umbra_operator.conditions import Reason
 from umbra_operator.judge import Assessment, CacheNumbers
 
@@ -28,10 +28,23 @@ def cache_status(spec: K3DeploymentSpec, assessment: Assessment) -> dict[str, An
     }
     known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     told = {finding.reason for finding in assessment.findings}
-    advice = [_share_pages(), _grow(spec, cache)] if told & TOO_SMALL else []
-    if spec.cache.policy is None or spec.cache.policy.key_layout is not KeyLayout.PER_RANK:
-        advice = advice[1:]
+    advice = [*_policy(spec.cache.policy or CachePolicy()), _grow(spec, cache)] if told & TOO_SMALL else []
     return {**known, "advice": advice}
+
+
+def _policy(policy: CachePolicy) -> Iterator[dict[str, str]]:
+    """What makes more of the store that is there, the cheapest first."""
+    if policy.touch and policy.touch.mode is TouchMode.OFF:
+        message = "the store evicts what the device serves, since nobody tells it (running engines follow, no restart)"
+        yield _advice("Touch", message, {"policy": {"touch": {"mode": TouchMode.AUTO.value}}})
+    if policy.checkpoints is Checkpoints.ALL:
+        message = (
+            "checkpoints inside of prompts take the room of pages that are asked again; Adaptive stores as many as the "
+            "store keeps for half an hour (running engines follow, no restart)"
+        )
+        yield _advice("AdaptCheckpoints", message, {"policy": {"checkpoints": Checkpoints.ADAPTIVE.value}})
+    if policy.key_layout is KeyLayout.PER_RANK:
+        yield _share_pages()
 
 
 def _share_pages() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Where each K3Deployment stands, as metrics.
 
 They are read from the memory at each scrape, so a series ends with its object and none can be left behind. A deployment
-has a series for each condition that it has and one for each other metric here: 17 at most.
+has a series for each condition that it has and one for each other metric here: 21 at most.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +12,35 @@ from prometheus_client.registry import Collector
 from umbra_operator.records import DeploymentRecord
 
 _OBJECT = ("namespace", "name")
+
+
+_CACHE = (
+    (
+        "umbra_deployment_hit_ratio",
+        "Tokens of prompts that device or store had, of all replicas in 15 minutes; rounded, as in status.cache.",
+        "hitPercent",
+        0.01,
+    ),
+    (
+        "umbra_deployment_hot_miss_ratio",
+        "Pages asked of the stores that were there before and are evicted, likewise.",
+        "hotMissPercent",
+        0.01,
+    ),
+    (
+        "umbra_deployment_store_retention_seconds",
+        "In how long the stores are written over as a whole, at the pace of 15 minutes.",
+        "retentionSeconds",
+        1,
+    ),
+    (
+        "umbra_deployment_advice",
+        "Changes of the spec that would help the cache; status.cache.advice names them.",
+        "advice",
+        1,
+    ),
+)
+"""Metric, meaning, field of status.cache and its unit; there is no series where the field is not known."""
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:
@@ -30,6 +59,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             "Edits of the K3Deployment that its status does not speak of yet; 0 is good.",
             labels=_OBJECT,
         ),
+        *(GaugeMetricFamily(name, meaning, labels=_OBJECT) for name, meaning, _, _ in _CACHE),
     )
 
 
@@ -45,7 +75,7 @@ class Fleet(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with what is known now."""
-        condition, replicas, ready, unobserved = families = _families()
+        condition, replicas, ready, unobserved, *cache = families = _families()
         # One copy at once: the event loop adds and removes deployments meanwhile.
         for deployment in [*self._known()]:
             status = deployment.status
@@ -54,5 +84,8 @@ class Fleet(Collector):
             if deployment.spec:
                 replicas.add_metric(deployment.key, deployment.spec.replicas)
             ready.add_metric(deployment.key, status.get("readyReplicas", 0))
+            for family, (_, _, field, unit) in zip(cache, _CACHE, strict=True):
+                if (value := (status.get("cache") or {}).get(field)) is not None:
+                    family.add_metric(deployment.key, unit * (len(value) if isinstance(value, list) else value))
             unobserved.add_metric(deployment.key, deployment.generation - status.get("observedGeneration", 0))
         yield from families

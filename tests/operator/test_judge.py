@@ -354,13 +354,16 @@ def test_advice_is_a_patch_of_the_spec_that_the_api_takes(series: Series) -> Non
     series.until(
         Reason.HIT_RATIO_FELL, 60 * MINUTE, hitTokens=5000 * 0.824, evictionRounds=1, storedBytes=1160 * GIB / 1500
     )
+    wasteful = {"touch": {"mode": "Off"}, "rewriteMissing": "Disabled", "checkpoints": "All", "keyLayout": "PerRank"}
     spec = K3DeploymentSpec.model_validate(
-        edited(DEPLOYMENT_SPEC, {"cache.dram.size": "1160Gi", "cache.policy.keyLayout": "PerRank"})
+        edited(DEPLOYMENT_SPEC, {"cache.dram.size": "1160Gi", "cache.policy": wasteful})
     )
     series.run(15 * MINUTE, hitTokens=5000 * 0.824, evictionRounds=1, storedBytes=1160 * GIB / 1500)
     cache = cache_status(spec, series.assessment())
     assert (cache["hitPercent"] in (80, 85), cache["retentionSeconds"]) == (True, 1500)  # full after 25 minutes
-    share, grow = cache["advice"]
+    touch, checkpoints, share, grow = cache["advice"]
+    assert touch["patch"] == '{"spec":{"cache":{"policy":{"touch":{"mode":"Auto"}}}}}'
+    assert checkpoints["patch"] == '{"spec":{"cache":{"policy":{"checkpoints":"Adaptive"}}}}'
     assert share["patch"] == '{"spec":{"cache":{"policy":{"keyLayout":"Auto"}}}}'
     assert grow["patch"] == '{"spec":{"cache":{"dram":{"size":"1740Gi"}}}}'
     assert "written over in 25 minutes" in grow["message"]
@@ -371,8 +374,8 @@ def test_advice_is_a_patch_of_the_spec_that_the_api_takes(series: Series) -> Non
 
 def test_every_rule_has_its_row_and_its_test() -> None:
     page = (ROOT / "docs/explanation/health.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert rows == [rule.reason.value for rule in RULES]
+    rows = re.findall(r"^\| `(\w+)` \| ([A-Z]\w+) \|", page, re.MULTILINE)
+    assert rows == [(rule.reason.value, rule.condition.value) for rule in RULES]
     tests = {name for name, _ in inspect.getmembers(sys.modules[__name__], inspect.isfunction)}
-    snake = [re.sub(r"(?<!^)(?=[A-Z])", "_", row).lower() for row in rows]
+    snake = [re.sub(r"(?<!^)(?=[A-Z])", "_", row).lower() for row, _ in rows]
     assert [name for name in snake if f"test_{name}" not in tests] == []

@@ -39,7 +39,13 @@ def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> No
         Verdict(Type.AVAILABLE, True, Reason.SERVING, ""),
         Verdict(Type.STORE_READY, None, Reason.AGENT_SILENT, ""),
     ]
-    status = {"readyReplicas": 1, "observedGeneration": 2, "conditions": merge((), verdicts, 2, "2026-12-02T07:00:00Z")}
+    cache = {"hitPercent": 85, "retentionSeconds": 1500, "advice": [{"name": "GrowStore"}]}
+    status = {
+        "cache": cache,
+        "readyReplicas": 1,
+        "observedGeneration": 2,
+        "conditions": merge((), verdicts, 2, "2026-12-02T07:00:00Z"),
+    }
     body = stored(deployment(replicas=2), "d1", generation=3)
     memory.put_deployment({**body, "status": status})
     of = f'name="{NAME}",namespace="{NAMESPACE}"'
@@ -49,6 +55,9 @@ def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> No
         f"umbra_deployment_replicas{{{of}}} 2.0",
         f"umbra_deployment_ready_replicas{{{of}}} 1.0",
         f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
+        f"umbra_deployment_hit_ratio{{{of}}} 0.85",
+        f"umbra_deployment_store_retention_seconds{{{of}}} 1500.0",
+        f"umbra_deployment_advice{{{of}}} 1.0",
     }
     memory.drop_deployment((NAMESPACE, NAME), "d1")
     assert not shown(memory)

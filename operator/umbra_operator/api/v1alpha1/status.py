@@ -45,7 +45,7 @@ class Advice(Model):
     """One change of the spec that would help the cache."""
 
     name: Annotated[str, Field(max_length=63)]
-    """GrowStore or SharePages."""
+    """Touch, AdaptCheckpoints, SharePages or GrowStore, the cheapest first."""
     message: Annotated[str, Field(max_length=1024)]
     """What would help, and what it costs."""
     patch: Annotated[str, Field(max_length=1024)]
