@@ -102,6 +102,17 @@ CASES = {
     ),
     "UmbraPodNotStarting": _condition("PreflightPassed", "Unknown", "Unschedulable", "Pending"),
     "UmbraOutOfMemory": _condition("EngineReady", "False", "OutOfMemory", "EngineStarting"),
+    "UmbraRanksInconsistent": Case(
+        {condition("RanksConsistent", "False", "RanksDiverge"): _ILL},
+        {condition("RanksConsistent", "True", "Consistent"): "1x210"},
+    ),
+    "UmbraDegraded": Case(
+        {condition("Degraded", "True", "EngineStalled"): _ILL}, {condition("Degraded", "False", "AsExpected"): "1x210"}
+    ),
+    "UmbraCacheIneffective": Case(
+        {condition("CacheEffective", "False", "HotPagesEvicted"): _ILL},
+        {condition("CacheEffective", "True", "Effective"): "1x210"},
+    ),
     "UmbraAgentSilent": _condition("StoreReady", "Unknown", "AgentSilent", "Pending"),
     "UmbraRolloutHeld": Case(
         {condition("Stalled", "True", "AcknowledgementRequired"): _ILL},
