@@ -28,6 +28,9 @@ TARGET_LABELS = {"__name__", "instance", "job", "namespace", "pod", "container",
 LATER = {
     "umbra_agent_engine_stop_duration_seconds",
     "umbra_agent_store_registration_duration_seconds",
+    "umbra_deployment_hit_ratio",
+    "umbra_deployment_hot_miss_ratio",
+    "umbra_deployment_store_retention_seconds",
     "umbra_linker_rewritten_pages_total",
     "umbra_linker_touched_pages_total",
 }
