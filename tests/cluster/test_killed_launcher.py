@@ -53,7 +53,10 @@ def _launcher_and_session(cluster: Cluster, name: str) -> tuple[Process, list[Pr
     leader: Process | None = None
     every = cgroups.processes(cluster.layout.name)
     for each in every:
-        arguments = Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
+        try:
+            arguments = Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # The runtime's own, such as one that began a container: it has ended meanwhile.
         if f"session-of-{name}".encode() in arguments:
             leader = leader if leader and leader.start < each.start else each
         elif name.encode() in arguments:
@@ -62,7 +65,7 @@ def _launcher_and_session(cluster: Cluster, name: str) -> tuple[Process, list[Pr
     assert leader is not None
     session = _session(leader.pid)
     assert session != _session(launcher.pid)
-    return launcher, [each for each in every if _session(each.pid) == session]
+    return launcher, [each for each in every if each.alive and _session(each.pid) == session]
 
 
 def test_no_process_of_the_session_is_left(cluster: Cluster) -> None:

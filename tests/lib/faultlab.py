@@ -13,7 +13,7 @@ from faultproxy import FaultProxy, Match
 from forkedoperator import ForkedOperator, Nursery
 from localcluster.controlplane import ControlPlane
 from nodeagent import Api, NodeAgent, Refused, Timing
-from operatorprocess import grant, kubeconfig
+from operatorprocess import SYSTEM, grant, kubeconfig
 from stack import MERGE, Stack
 
 QUICK = Timing(start=0.2, restart=0.4, end=0.2)
@@ -31,7 +31,7 @@ class Lab:
         self._closing = ExitStack()
 
     def __enter__(self) -> "Lab":
-        grant(self.control_plane)
+        grant(self.control_plane, [SYSTEM])
         self.node = self._closing.enter_context(NodeAgent(self.control_plane, QUICK, pods=5000))
         self.proxy: FaultProxy = self._closing.enter_context(proxied(self.control_plane))
         self._nursery = self._closing.enter_context(Nursery())
@@ -53,6 +53,7 @@ class Lab:
         api = Api(self.control_plane)
         namespace = f"lane-{secrets.token_hex(4)}"
         api("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        grant(self.control_plane, [namespace])
         stack = Stack(self.control_plane, namespace)
         stack.add_profile()
         lane = Lane(self, stack)
