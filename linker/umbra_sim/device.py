@@ -42,11 +42,17 @@ class Device:
     """The tree of one engine."""
 
     def __init__(self, pages: int, checkpoints: int) -> None:
-        """Take how many pages and checkpoints the device holds; at least one checkpoint."""
+        """Take how many pages and checkpoints the device holds; at least one checkpoint.
+
+        A device of no pages holds what a request computes until the next one begins.
+        """
         self._pages = pages
         self._slots = checkpoints
         self._clock = 0
         self._numbers = 1
+        self._forget()
+
+    def _forget(self) -> None:
         self.resident = 0
         """Pages in the tree."""
         self.root = Node(0, np.zeros(0, dtype=np.int64), 0, 0, None, 0)
@@ -60,6 +66,8 @@ class Device:
             The node where it ends (one is made if it ends inside a node), and the deepest one on the way that has a
             checkpoint, or the root.
         """
+        if not self._pages:
+            self._forget()
         node, deepest = self._walk(pages, limit)
         if deepest.checkpoint:
             self._checkpoints.move_to_end(deepest)

@@ -2,6 +2,7 @@
 
 * ``agentx``: recorded agent sessions, one JSON object a session: a file, a folder of them, or a tar of it.
 * ``mooncake``: one JSON object a line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``.
+* ``umbp``: a recording of UMBP's puts and gets.
 * ``neutral``: Umbra's own, documented in docs/reference/trace-format.md.
 
 What is unreadable is named by file and line. It ends the reading, or is left out and counted when the user said so.
@@ -19,9 +20,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.errors import InputError
 from umbra_sim.files import open_trace
+from umbra_sim.recording import MAGIC, RecordingError, accesses, events
 from umbra_sim.trace import PageNumbers, Request, Session, Trace
 
 MOONCAKE_BLOCK = 512
@@ -35,6 +39,7 @@ class Format(StrEnum):
     AUTO = "auto"
     AGENTX = "agentx"
     MOONCAKE = "mooncake"
+    UMBP = "umbp"
     NEUTRAL = "neutral"
 
 
@@ -101,6 +106,8 @@ def _detect(path: Path) -> Format:
         head = file.read(512)
         if head[257:262] == b"ustar":
             return Format.AGENTX
+        if head.startswith(MAGIC):
+            return Format.UMBP
         first = head.lstrip()[:1] and (head + file.readline(1 << 24)).lstrip().partition(b"\n")[0]
     if not first:
         raise InputError(f"{path} is empty")
@@ -110,7 +117,7 @@ def _detect(path: Path) -> Format:
         # A session that is spread over several lines.
         if first.startswith(b"{"):
             return Format.AGENTX
-        raise InputError(f"{path}: not a known trace; say --format agentx, mooncake or neutral") from None
+        raise InputError(f"{path}: not a known trace; say --format agentx, mooncake, umbp or neutral") from None
     if "umbra_trace" in keys:
         return Format.NEUTRAL
     return Format.AGENTX if "requests" in keys else Format.MOONCAKE
@@ -202,6 +209,22 @@ def _neutral(path: Path, reading: _Reading) -> Trace:
         return _open_loop(path, lines, reading, milliseconds=False)
 
 
+def _umbp(path: Path, reading: _Reading) -> Trace:
+    """What was put or asked for together is one prompt. Names of pages are those of prefixes already."""
+    numbers: dict[str, int] = {}
+    requests = []
+    with open_trace(path) as file:
+        try:
+            for access in accesses(events(file)):
+                pages = np.array([numbers.setdefault(name, len(numbers)) for name in access.pages], dtype=np.int64)
+                requests.append(Request(access.at, 0.0, len(pages) * PAGE_TOKENS + 1, 0, pages))
+                reading.one()
+        except RecordingError as error:
+            raise InputError(f"{path}: {error}") from error
+    session = Session(path.name, tuple(requests), len(numbers))
+    return Trace((session,), closed=False, skipped=reading.skipped, below_device=True)
+
+
 Lines = Iterator[tuple[int, bytes, int]]
 
 
@@ -286,5 +309,6 @@ def _explained(error: Exception) -> Exception:
 _READERS: dict[Format, Callable[[Path, _Reading], Trace]] = {
     Format.AGENTX: _agentx,
     Format.MOONCAKE: _mooncake,
+    Format.UMBP: _umbp,
     Format.NEUTRAL: _neutral,
 }

@@ -45,19 +45,19 @@ def simulate(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: in
         return _clairvoyant(trace, policy, capacity, setup, seed)
     size = None if policy.infinite else capacity
     tier = Tier(*_object_bytes(policy, setup), size, setup.high_percent, setup.low_percent)
-    cache = Cache(policy, setup.recency, _device(setup), tier, size, setup.chunk_tokens)
+    cache = Cache(policy, setup.recency, _device(trace, setup), tier, size, setup.chunk_tokens)
     return Outcome(replay(trace, setup.load, cache, seed), tier)
 
 
 def _clairvoyant(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
     script = Script()
     endless = Tier(*_object_bytes(policy, setup), None, setup.high_percent, setup.low_percent)
-    first = Cache(policy, setup.recency, _device(setup), endless, None, setup.chunk_tokens)
+    first = Cache(policy, setup.recency, _device(trace, setup), endless, None, setup.chunk_tokens)
     replay(trace, setup.load, first, seed, script)
     known = future([step for step in script.steps if not step.prompt_pages], script.found, first.page_numbers)
     marks = (setup.high_percent, setup.low_percent)
     tier = ForesightTier(*_object_bytes(policy, setup), capacity, marks, known)
-    cache = ForesightCache(policy, setup.recency, _device(setup), tier, capacity, setup.chunk_tokens)
+    cache = ForesightCache(policy, setup.recency, _device(trace, setup), tier, capacity, setup.chunk_tokens)
     cache.new_pages(first.page_numbers)
     return Outcome(repeat(script, cache), tier)
 
@@ -66,5 +66,7 @@ def _object_bytes(policy: Policy, setup: Setup) -> tuple[int, int]:
     return setup.shape.page_bytes(once=policy.once), setup.shape.checkpoint_bytes
 
 
-def _device(setup: Setup) -> Device:
+def _device(trace: Trace, setup: Setup) -> Device:
+    if trace.below_device:
+        return Device(0, 1)
     return Device(setup.device_tokens // PAGE_TOKENS, setup.device_checkpoints)

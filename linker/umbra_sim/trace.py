@@ -52,6 +52,8 @@ class Trace:
     """Whether users wait for an answer before they ask again; otherwise the requests come when the trace says."""
     skipped: int = 0
     """Unreadable lines or sessions that were left out."""
+    below_device: bool = False
+    """Whether it was recorded at the store, so that what the device served is missing in it."""
 
     @property
     def requests(self) -> int:

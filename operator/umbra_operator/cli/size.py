@@ -27,7 +27,7 @@ def add_command(commands: Any) -> None:
     parser.epilog = f"Example: {EXAMPLE}"
     add = parser.add_argument
     add("--trace", type=Path, required=True, help="file or folder; docs/reference/trace-format.md names the formats")
-    add("--format", default="auto", choices=("auto", "agentx", "mooncake", "neutral"))
+    add("--format", default="auto", choices=("auto", "agentx", "mooncake", "umbp", "neutral"))
     add("--skip-bad", action="store_true", help="leave unreadable lines and sessions out, and count them")
     add("--deployment", type=Path, help="file of a K3Deployment: its engine, store and policy are the defaults below")
     add("--profile", type=Path, help="file of the K3Profile, if it is another; alone, its engine is the default below")
