@@ -159,6 +159,8 @@ def _install(requirements: Path, target: Path) -> None:
     result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=900)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        if "No module named pip" in reason:
+            reason = f"{sys.executable} has no pip; install it (Debian: apt-get install python3-pip)"
         raise ImageError(f"The wheels of {requirements.name} could not be installed: {reason}")
     # Scripts carry the path of this machine's interpreter and RECORD the hashes of those scripts.
     shutil.rmtree(target / "bin", ignore_errors=True)

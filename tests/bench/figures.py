@@ -54,7 +54,10 @@ def table(figures: Sequence[Figure]) -> str:
 
 def _commit() -> str:
     argv = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"]
-    found = subprocess.run(argv, capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
     return found.stdout.strip() or "unknown"
 
 

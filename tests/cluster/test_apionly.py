@@ -10,6 +10,7 @@ from kubelet import reserved_name
 from localcluster import cluster as local
 from localcluster import images
 from localcluster.errors import ClusterError
+from localcluster.layout import layout
 from localcluster.progress import Progress
 from localcluster.state import State
 from localstack import apionly
@@ -30,15 +31,17 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def _operator() -> int:
-    running = local.find()
-    assert running is not None
-    return State.load(running.layout.state).processes[apionly.OPERATOR].pid
+    return State.load(layout().state).processes[apionly.OPERATOR].pid
 
 
 def test_changed_code_means_a_new_operator_and_a_broken_one_is_told(repository: Path) -> None:
     apionly.up(Progress())
     first = _operator()
     apionly.up(Progress())
+    assert _operator() == first
+    # A cluster with a node would take the place of this one, and with it all its objects.
+    with pytest.raises(ClusterError, match=r"control plane without a node.* make down` first"):
+        local.up(Progress())
     assert _operator() == first
     module = repository / "operator" / "umbra_operator" / "plan.py"
     module.write_text(module.read_text() + "\n# changed\n")

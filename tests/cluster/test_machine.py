@@ -51,7 +51,7 @@ def test_the_disk_is_asked_for_the_sum(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_on_another_system_the_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine, "CNI_PLUGINS", tmp_path)
+    monkeypatch.setattr(machine, "CNI_FOLDERS", (tmp_path,))
     with pytest.raises(ClusterError, match=r"not Debian.*containerd containernetworking-plugins"):
         machine.install_packages(Progress())
 

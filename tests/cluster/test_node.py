@@ -70,6 +70,15 @@ def test_exec_logs_and_shared_processes(cluster: Cluster, server: str) -> None:
     assert "tmpfs" in cluster.kubectl("exec", server, "-c", "main", "--", "/bin/df", "/dev/shm")
 
 
+def test_helm_reaches_this_cluster_whatever_the_users_settings_say(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HELM_KUBEAPISERVER", "HELM_NAMESPACE", "HELM_KUBECONTEXT", "HELM_DRIVER"):
+        monkeypatch.setenv(name, "https://127.0.0.1:9")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert cluster.helm("list", "--namespace", "default", "--output", "json").startswith("[")
+
+
 def test_a_service_is_reached_from_this_machine(cluster: Cluster, server: str) -> None:
     port = cluster.forward("server", _service_address(cluster, server))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:

@@ -49,6 +49,8 @@ def cluster(cluster_name: str) -> Iterator[Cluster]:
     `UMBRA_KEEP_CLUSTER=1` leaves it, for a look at what a failed test did (`UMBRA_CLUSTER=test make down` ends it).
     """
     progress = Progress()
+    # What a killed session left would decide over this one's results.
+    local.down(progress, cluster_name)
     running = local.up(progress, cluster_name)
     yield running
     if not os.environ.get("UMBRA_KEEP_CLUSTER"):

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import cluster, toolchain
+from . import cluster, toolchain, webproxy
 from .problems import sentence
 from .progress import Progress
 
@@ -16,6 +16,7 @@ def main() -> int:
     arguments = parser.parse_args()
     command = arguments.command
     progress = Progress(sys.stderr)
+    webproxy.bypass()
     try:
         if command == "build":
             print(toolchain.kubernetes(progress).kube_apiserver.parent)

@@ -49,24 +49,14 @@ class Cluster:
         """kubectl of the cluster's own version."""
         return self.binaries.kubectl
 
-    @property
-    def helm_path(self) -> Path:
-        """Helm."""
-        return self.binaries.helm
-
-    @property
-    def containerd_socket(self) -> Path:
-        """Socket of the cluster's own containerd (for `ctr --address`)."""
-        return self.layout.containerd_socket
-
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         """Run kubectl as administrator and return what it printed; raise ClusterError with its message if it fails."""
         return run_kubectl(self.binaries.kubectl, self.kubeconfig, arguments, stdin=stdin, check=check)
 
     def helm(self, *arguments: str, stdin: str | None = None) -> str:
         """Run Helm against this cluster and return what it printed; raise ClusterError with its message if it fails."""
-        argv = [str(self.binaries.helm), *arguments]
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HELM_CACHE_HOME": str(cache.root() / "helm")}
+        argv = [str(self.binaries.helm), f"--kubeconfig={self.kubeconfig}", *arguments]
+        environment = _helm_environment(cache.root() / "helm")
         result = subprocess.run(
             argv,
             input=stdin or "",
@@ -83,10 +73,6 @@ class Cluster:
     def load(self, image: Image) -> bool:
         """Give an image to the node; False when it already has this content."""
         return images.load(image, self.layout)
-
-    def inside(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` in the cluster's network namespace."""
-        return network.inside(self.layout.namespace, argv)
 
     def forward(self, name: str, target: str, port: int = 0) -> int:
         """A loopback port of this machine that leads to `target` (`address:port` of a pod, Service or the node).
@@ -122,6 +108,15 @@ class Cluster:
         return Daemons(self.layout, self._state, namespace)
 
 
+def _helm_environment(folder: Path) -> dict[str, str]:
+    """Environment in which Helm sees this cluster only.
+
+    A user's HELM_KUBEAPISERVER or HELM_KUBECONTEXT would outvote the kubeconfig and lead to another cluster.
+    """
+    ours = {f"HELM_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("HELM_")} | ours
+
+
 def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -> Cluster:
     """Bring the cluster up, or repair what is dead of a running one; quick when nothing is.
 
@@ -129,6 +124,7 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
     A start from nothing that fails or is interrupted is taken down again. Raises ClusterError.
     """
     where = layout(name)
+    refuse_another_mode(where, api_only=api_only)
     if not api_only:
         machine.check_rights()
     disk.require(where.directory, needed_bytes(where, api_only=api_only))
@@ -193,15 +189,16 @@ def status(name: str | None = None) -> list[str]:
     return lines
 
 
-def find(name: str | None = None) -> Cluster | None:
-    """The running cluster of this name, without touching it; None when its API server does not run."""
-    where = layout(name)
+def refuse_another_mode(where: Layout, *, api_only: bool) -> None:
+    """Raise ClusterError when a cluster of the other kind runs here: it would go, with all objects in it."""
     state = State.load(where.state)
-    apiserver = state.processes.get("apiserver")
-    if apiserver is None or not apiserver.alive:
-        return None
-    with_node = state.values.get(_MODE, NODE) == NODE
-    return Cluster(where, toolchain.kubernetes(node=with_node), NODE_IP if with_node else None, state)
+    running = state.values.get(_MODE, NODE)
+    if running != (API_ONLY if api_only else NODE) and any(each.alive for each in state.processes.values()):
+        kind = "a control plane without a node" if running == API_ONLY else "a cluster with a node"
+        raise ClusterError(
+            f"In {where.directory} runs {kind}, and this would remove it with all objects in it: "
+            f"run `{where.command('down')}` first, or choose another name with UMBRA_CLUSTER."
+        )
 
 
 def _usable(where: Layout, state: State, mode: str) -> bool:

@@ -1,5 +1,6 @@
 """A control plane on the loopback address, for tests: a real API server in 3 to 4 seconds, gone when the test ends."""
 
+import os
 import shutil
 import ssl
 import subprocess
@@ -145,8 +146,10 @@ def run_kubectl(
 ) -> str:
     """Run kubectl and return its output; raise ClusterError with its message when it fails and `check` is set."""
     argv = [str(kubectl), f"--kubeconfig={kubeconfig}", *arguments]
+    # What a user prefers for kubectl (aliases, default flags) is meant for the user's own clusters.
+    environment = {**os.environ, "KUBERC": "off"}
     result = subprocess.run(
-        argv, input=stdin or "", capture_output=True, text=True, check=False, timeout=KUBECTL_SECONDS
+        argv, input=stdin or "", env=environment, capture_output=True, text=True, check=False, timeout=KUBECTL_SECONDS
     )
     if check and result.returncode != 0:
         raise ClusterError(f"kubectl {' '.join(arguments)} failed: {result.stderr.strip()}")

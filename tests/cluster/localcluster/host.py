@@ -108,11 +108,6 @@ def owners() -> list[str]:
     return _Record.load().owners
 
 
-def dead_sockets(folder: Path) -> list[Path]:
-    """Unix sockets directly in a folder that no process listens on any more."""
-    return [path for path in folder.glob("*") if _is_dead_socket(path)]
-
-
 def forget_pods(directory: Path, network_name: str) -> None:
     """Remove what kubelet and CNI note about the pods of one cluster outside its folder, for pods that were killed.
 
@@ -136,13 +131,13 @@ def _remove(folder: Path) -> None:
         subprocess.run(["umount", str(folder)], capture_output=True, check=False, timeout=30)
     for name, _, files in os.walk(folder, topdown=False):
         for file in files:
-            if _is_dead_socket(Path(name) / file):
+            if is_dead_socket(Path(name) / file):
                 (Path(name) / file).unlink()
         with suppress(OSError):
             Path(name).rmdir()
 
 
-def _is_dead_socket(path: Path) -> bool:
+def is_dead_socket(path: Path) -> bool:
     """Whether this is a Unix socket that no process listens on any more."""
     if not path.is_socket():
         return False

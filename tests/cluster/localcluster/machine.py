@@ -11,7 +11,10 @@ from .progress import Progress
 
 CGROUPS = Path("/sys/fs/cgroup")
 # Debian's place, then everybody else's.
-CNI_PLUGINS = next(filter(Path.is_dir, [Path("/usr/lib/cni"), Path("/opt/cni/bin")]), Path("/usr/lib/cni"))
+CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+_CNI_PLUGINS = ("bridge", "host-local", "loopback")
+# What a C compiler needs to make a program, and Debian's gcc only recommends.
+_C_HEADERS = Path("/usr/include/stdlib.h")
 
 # What must be there -> Debian package that brings it.
 _PACKAGES = {
@@ -61,9 +64,16 @@ def cgroup_version() -> int | None:
 def missing_packages() -> list[str]:
     """Debian packages of the commands and CNI plugins that this machine lacks."""
     needed = {package for command, package in _PACKAGES.items() if shutil.which(command) is None}
-    if not (CNI_PLUGINS / "bridge").exists():
+    if cni_plugins() is None:
         needed.add("containernetworking-plugins")
+    if not _C_HEADERS.exists():
+        needed.add("libc6-dev")
     return sorted(needed)
+
+
+def cni_plugins() -> Path | None:
+    """Folder with all CNI plugins that the pods' network needs; None when there is none."""
+    return next((folder for folder in CNI_FOLDERS if all((folder / name).exists() for name in _CNI_PLUGINS)), None)
 
 
 def install_packages(progress: Progress) -> None:

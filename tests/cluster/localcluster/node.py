@@ -6,7 +6,7 @@ from pathlib import Path
 from . import cache
 from .components import ControlPlaneSettings
 from .layout import NODE_IP, POD_RANGE, Layout
-from .machine import CNI_PLUGINS
+from .machine import CNI_FOLDERS, cni_plugins
 from .network import BRIDGE
 
 # Command line and configuration file of a daemon.
@@ -66,7 +66,7 @@ BinaryName = "runc"
 Root = "{folder / "runc"}"
 SystemdCgroup = false
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{CNI_PLUGINS}"
+bin_dir = "{cni_plugins() or CNI_FOLDERS[0]}"
 conf_dir = "{folder / "cni"}"
 """
     path = folder / "containerd.toml"

@@ -1,4 +1,4 @@
-"""Keys and certificates of one cluster, made by the openssl command (elliptic curve, 30 days)."""
+"""Keys and certificates of one cluster, made by the openssl command (elliptic curve, ten years)."""
 
 import base64
 import json
@@ -11,7 +11,8 @@ from pathlib import Path
 from . import cache
 from .errors import ClusterError
 
-DAYS = 30
+# A cluster is taken down and made anew long before.
+DAYS = 3650
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 

@@ -11,7 +11,7 @@ from .errors import ClusterError
 
 def pip(arguments: Sequence[str]) -> None:
     """Run pip with these arguments; raise ClusterError with the reason when it fails."""
-    command = [_interpreter(), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    command = [interpreter(), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     if result.returncode == 0:
         return
@@ -23,8 +23,8 @@ def pip(arguments: Sequence[str]) -> None:
 
 
 @functools.cache
-def _interpreter() -> str:
-    """The first interpreter that can import pip: ours, then the system's."""
+def interpreter() -> str:
+    """The first interpreter that can import pip: ours, then the system's. Raises ClusterError when there is none."""
     candidates = [sys.executable, shutil.which("python3"), "/usr/bin/python3"]
     for candidate in filter(None, candidates):
         tried = subprocess.run([candidate, "-c", "import pip"], capture_output=True, check=False, timeout=60)

@@ -6,7 +6,7 @@ import time
 
 import cpuengine
 from figures import Figure, report
-from localcluster import clean, cluster, problems
+from localcluster import clean, cluster, problems, webproxy
 from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.progress import Progress
@@ -32,7 +32,6 @@ def up(progress: Progress) -> None:
     product.remove_old_profiles(stack)
     engine = product.engine(stack)
     shown = demo.demonstrate(engine, product.store(stack, engine), progress)
-    print(summary.after_up(stack, engine, shown), flush=True)
     report(
         "up",
         [
@@ -42,6 +41,7 @@ def up(progress: Progress) -> None:
             Figure("restore_request_s", round(shown.restored.seconds, 1), "s"),
         ],
     )
+    print(summary.after_up(stack, engine, shown), flush=True)
 
 
 def main() -> int:
@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("command", choices=["up", "prometheus", "down", "status", "clean-cache"])
     parser.add_argument("--api-only", action="store_true", help="up: a control plane without a node; needs no root")
     arguments = parser.parse_args()
+    webproxy.bypass()
     try:
         _run(arguments.command, arguments.api_only)
     except KeyboardInterrupt:

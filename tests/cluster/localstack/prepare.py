@@ -7,7 +7,7 @@ from typing import Any
 import cpuengine
 from cpuengine.cache import needed_bytes
 from cpuengine.packages import find_interpreter
-from localcluster import cluster, disk, golang, images, machine, process, toolchain
+from localcluster import cluster, disk, golang, images, machine, process, python, toolchain
 from localcluster.layout import layout
 from localcluster.progress import Progress
 from umbra_images import cachefolder
@@ -20,9 +20,11 @@ def prepare(progress: Progress) -> cpuengine.Environment:
     The first failure ends the others. Raises ClusterError or EngineEnvironmentError.
     """
     where = layout()
+    cluster.refuse_another_mode(where, api_only=False)
     machine.check_rights()
     golang.check_go()
     find_interpreter()
+    python.interpreter()
     needed = {"the engine": needed_bytes(cachefolder.writable()), "the images": images.needed_bytes()}
     disk.require(where.directory, cluster.needed_bytes(where) | needed)
     machine.install_packages(progress)

@@ -3,7 +3,7 @@
 import json
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,32 +103,53 @@ def engine_boot_seconds(stack: Stack, name: str = NAME) -> float:
 
 
 def remove_old_profiles(stack: Stack) -> None:
-    """Profiles of earlier contents that no deployment names any more."""
-    found = stack.cluster.kubectl("get", "k3profiles", "-l", profile.LABEL, "-o", "jsonpath={.items[*].metadata.name}")
-    for name in set(found.split()) - {stack.profile_name}:
-        stack.cluster.kubectl("delete", "k3profile", name)
+    """Removes profiles of earlier contents that no deployment of any namespace names any more."""
+    kubectl = stack.cluster.kubectl
+    made = kubectl("get", "k3profiles", "-l", profile.LABEL, "-o", "jsonpath={.items[*].metadata.name}")
+    used = kubectl("get", "k3deployments", "--all-namespaces", "-o", "jsonpath={.items[*].spec.profileRef.name}")
+    for name in sorted(set(made.split()) - {stack.profile_name, *used.split()}):
+        kubectl("delete", "k3profile", name)
 
 
 def wait_ready(stack: Stack, progress: Progress, name: str = NAME, seconds: float = READY_SECONDS) -> None:
     """Waits for Ready and tells each condition that changes.
 
-    Raises ClusterError with the condition that is in the way.
+    Raises ClusterError with the condition that is in the way: at once when waiting cannot help, else after ``seconds``.
     """
-    seen: dict[str, tuple[str, str]] = {}
+    seen: dict[str, dict[str, Any]] = {}
     generation = stack.get("k3deployment", name)["metadata"]["generation"]
 
     def ready() -> bool:
-        conditions = stack.conditions(name)
+        try:
+            conditions = stack.conditions(name)
+        except ClusterError as problem:
+            # The API server may be busy for a moment; if it is gone, the time runs out.
+            progress.note(f"  {problem}")
+            return False
         for kind, condition in conditions.items():
-            now = (condition["status"], condition["message"])
-            if seen.get(kind) != now and kind not in ("Reconciling", "Stalled", "Ready"):
+            before = seen.get(kind, {})
+            changed = any(condition[part] != before.get(part) for part in ("status", "message"))
+            if changed and kind not in ("Reconciling", "Stalled", "Ready"):
                 progress.note(f"  {kind:16} {condition['status']:8} {condition['message']}")
-            seen[kind] = now
-        found = conditions.get("Ready")
-        return bool(found and found["status"] == "True" and found["observedGeneration"] == generation)
+            seen[kind] = condition
+        fresh = {kind: each for kind, each in conditions.items() if each.get("observedGeneration") == generation}
+        if fresh.get("Stalled", {}).get("status") == "True":
+            raise ClusterError(f"{name} cannot become Ready: {obstacle(conditions)}.")
+        return fresh.get("Ready", {}).get("status") == "True"
 
     with progress.step("ready", "waiting for the deployment to be Ready"):
-        wait(ready, seconds, lambda: f"Ready is {seen.get('Ready', ('not there', ''))}")
+        wait(ready, seconds, lambda: f"{obstacle(seen)}; see `kubectl -n {NAMESPACE} describe k3 {name}`")
+
+
+def obstacle(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+    """The first condition that is in the way of Ready, in the order in which a start goes through them."""
+    for kind in ("ConfigValid", "PreflightPassed", "StoreReady", "EngineReady", "Ready"):
+        condition = conditions.get(kind)
+        if condition is None:
+            return f"the operator has said nothing about {kind} yet"
+        if condition["status"] != "True":
+            return f"{kind} is {condition['status']} ({condition['reason']}): {condition['message'].rstrip('.')}"
+    return "the conditions are those of an earlier generation"
 
 
 def wait(reached: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
