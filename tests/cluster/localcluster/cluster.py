@@ -189,6 +189,17 @@ def status(name: str | None = None) -> list[str]:
     return lines
 
 
+def find(name: str | None = None) -> Cluster | None:
+    """The running cluster of this name, without touching it; None when its API server does not run."""
+    where = layout(name)
+    state = State.load(where.state)
+    apiserver = state.processes.get("apiserver")
+    if apiserver is None or not apiserver.alive:
+        return None
+    with_node = state.values.get(_MODE, NODE) == NODE
+    return Cluster(where, toolchain.kubernetes(node=with_node), NODE_IP if with_node else None, state)
+
+
 def refuse_another_mode(where: Layout, *, api_only: bool) -> None:
     """Raise ClusterError when a cluster of the other kind runs here: it would go, with all objects in it."""
     state = State.load(where.state)
