@@ -71,7 +71,7 @@ METRICS = (
     Metric("umbra_linker_failed_offloads_total", Kind.COUNTER, "Tree nodes that some rank could not store.", "nodes"),
     Metric(
         "umbra_linker_skipped_offloads_total", Kind.COUNTER,
-        "Tree nodes not queued to be stored, by reason; a later request that goes beyond one offers it again.",
+        "Tree nodes not queued to be stored, by reason; they are offered again when there is room.",
         "nodes", ("rank", "reason"),
     ),
     Metric(

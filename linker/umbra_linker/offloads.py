@@ -17,7 +17,7 @@ from .device import DevicePages, only_pages
 from .keys import KV_POOL, MAMBA_POOL, RankPosition
 from .metrics import LinkerMetrics
 from .mover import Mover
-from .planning import SkipReason, owned_pages
+from .planning import owned_pages
 from .policy import leaf_first
 from .recent import RecentPages
 from .settings import Settings
@@ -79,14 +79,11 @@ class Offloads:
         self._backlog.allow(settings.offload_backpressure_percent)
 
     def admits(self, transfers: list[Any]) -> bool:
-        """Return whether a node of these transfers may be submitted; count it as skipped if not.
+        """Return whether a node of these transfers may be submitted.
 
         The answer depends on the transfers and on what was submitted and taken before: it is the same on all ranks.
         """
-        if self._backlog.admits(_pages(transfers)):
-            return True
-        self._metrics.skipped(SkipReason.BACKPRESSURE)
-        return False
+        return self._backlog.admits(_pages(transfers))
 
     def submit(self, transfers: list[Any], ready: list[Any]) -> None:
         """Queue a node that was admitted; ``ready`` are device events after which its pages may be read."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from .bounded import Bounded
 from .settings import Checkpoints
 
 Item = TypeVar("Item")
@@ -161,18 +162,14 @@ class TouchTimes:
 
     def __init__(self, most: int) -> None:
         """Remember at most ``most`` nodes; the one touched longest ago is forgotten first."""
-        self._most = most
-        self._touched: dict[int, int] = {}
+        self._touched: Bounded[int, int] = Bounded(most)
 
     def due(self, node: int, now_ms: int, interval_ms: int) -> bool:
         """Return whether ``node`` is to be touched now, and if so take it as touched."""
         last = self._touched.get(node)
         if last is not None and now_ms - last < interval_ms:
             return False
-        self._touched.pop(node, None)
         self._touched[node] = now_ms
-        if len(self._touched) > self._most:
-            del self._touched[next(iter(self._touched))]
         return True
 
     def clear(self) -> None:

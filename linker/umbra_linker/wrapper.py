@@ -7,10 +7,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
+from .bounded import Bounded
 from .keys import MAMBA_POOL
 from .paths import Paths
+from .planning import SkipReason
 from .policy import Rewrite, TouchTimes, rewrite
 from .settings import Switch, Touch
 from .writing import Node
@@ -19,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 MOST_NODES = 1 << 16
 """Nodes of which is remembered when they were touched, and whether their checkpoint was not stored."""
+MOST_SKIPPED = 1 << 12
+"""Nodes that may wait for room to be offered again."""
+MOST_OFFERED = 8
+"""Of them a step offers so many; a step in which offloads ended makes room for few."""
 MOST_ANSWERS = 8
 """Touched prefixes that a step looks at; each costs the ranks a number a page."""
 
@@ -27,6 +34,7 @@ def wrapper_class() -> type:
     """Return the subclass of SGLang's wrapper. It behaves as SGLang's own around a linker that is not Umbra's."""
     # A local name: SGLang rebinds module globals that hold the original class to the subclass, and then recurses.
     import torch
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams
     from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
     from sglang.srt.mem_cache.unified_cache.components import ComponentType
     from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinkerWrapper as Original
@@ -47,8 +55,10 @@ def wrapper_class() -> type:
             """Tokens of it, from its beginning, that the store has."""
             self._restored_by: dict[str, int] = {}
             self._touched = TouchTimes(MOST_NODES)
-            self._bare: dict[int, None] = {}
+            self._bare: Bounded[int, None] = Bounded(MOST_NODES)
             """Nodes whose checkpoint the policy did not store."""
+            self._skipped: Bounded[int, bool] = Bounded(MOST_SKIPPED)
+            """Nodes that found no room, and whether their checkpoint is to be stored."""
             self._paths = Paths()
             self._hinted: deque[int] = deque()
             """The nodes of the hints that have no answer yet, in the linker's order."""
@@ -69,6 +79,8 @@ def wrapper_class() -> type:
             successes = self.take_completed_offloads(ended)
             if successes:
                 self.commit_completed_offloads([bool(one) for one in self._least([int(one) for one in successes])])
+            if self._skipped and (successes or not self.pending_offloads):
+                self._offer_again()
             if answered:
                 self._take_answers(min(answered, MOST_ANSWERS))
 
@@ -141,7 +153,9 @@ def wrapper_class() -> type:
                 return
             lock = self.cache.inc_lock_ref(node_id).to_dec_params()
             if not self.cache_linker.offload(transfers):
+                # The next touch finds the same missing.
                 self.cache.dec_lock_ref(node_id, lock)
+                self.cache_linker.metrics.skipped(SkipReason.BACKPRESSURE)
                 return
             # No node is published: the tree believes that they are stored.
             self.pending_offloads.append(PendingOffload(node_id, lock, []))
@@ -170,24 +184,55 @@ def wrapper_class() -> type:
                 self._prompt, self._restored = None, 0
 
         def _offload_node(self, node_id: Any, transfers: list[Any]) -> None:
-            if self.ours and any(transfer.name.value == MAMBA_POOL for transfer in transfers):
-                transfers = self._chosen(node_id, transfers)
+            if not self.ours or not transfers:
+                super()._offload_node(node_id, transfers)
+                return
+            # What was decided when it was offered first holds: it was counted then.
+            decided = self._skipped.get(node_id)
+            checkpoint = any(transfer.name.value == MAMBA_POOL for transfer in transfers)
+            kept = decided
+            if checkpoint and kept is None:
+                kept = self._keeps_checkpoint(node_id, transfers)
+            if checkpoint and not kept:
+                transfers = [transfer for transfer in transfers if transfer.name.value != MAMBA_POOL]
+            waiting = len(self.pending_offloads)
             super()._offload_node(node_id, transfers)
+            if len(self.pending_offloads) > waiting:
+                self._skipped.pop(node_id, None)
+            elif decided is None:
+                self._skipped[node_id] = kept is not False
+                self.cache_linker.metrics.skipped(SkipReason.BACKPRESSURE)
 
-        def _chosen(self, node_id: Any, transfers: list[Any]) -> list[Any]:
-            """Return the transfers without the checkpoint where the write policy drops it."""
+        def _offer_again(self) -> None:
+            """Offer nodes that found no room, the oldest first: the device evicts it first."""
+            for node_id in list(islice(self._skipped, MOST_OFFERED)):
+                if not self._storable(node_id):
+                    self._skipped.pop(node_id, None)
+                    continue
+                # With what of its path is not stored: a split has made two nodes of it, or its parent waits, too.
+                self.offload_nodes(self.cache.tree_core.build_backup_kv_action(node_id).node_ids)
+                if node_id in self._skipped:
+                    return
+
+        def _storable(self, node_id: int) -> bool:
+            """Return whether a node is in the tree and neither stored nor waiting."""
+            try:
+                return bool(self.cache.tree_core.build_external_linker_offload_transfers(node_id))
+            except KeyError:
+                return False
+
+        def _keeps_checkpoint(self, node_id: Any, transfers: list[Any]) -> bool:
+            """Ask the write policy for the checkpoint at a node's end, and remember the node where it is dropped."""
             page = self.cache.page_size
             path = self._path(node_id)
             self._paths.put(node_id, path)
             end = len(path) * page
             begin = end - max(len(transfer.keys) for transfer in transfers) * page
             node = Node(begin, end, prompt=self._prompt, restored=self._restored)
-            if self.cache_linker.writing.keeps_checkpoint(node):
-                return transfers
-            self._bare[node_id] = None
-            if len(self._bare) > MOST_NODES:
-                del self._bare[next(iter(self._bare))]
-            return [transfer for transfer in transfers if transfer.name.value != MAMBA_POOL]
+            kept: bool = self.cache_linker.writing.keeps_checkpoint(node)
+            if not kept:
+                self._bare[node_id] = None
+            return kept
 
         def offload_nodes(self, node_ids: Any) -> None:
             super().offload_nodes(node_ids)
@@ -202,11 +247,23 @@ def wrapper_class() -> type:
         # ---- loads ----
 
         def load_back(self, req: Any) -> Any:
+            if self.ours and self.has_hit(req.rid) and not self._room_for_state():
+                # SGLang asserts that there is room; without it the request is computed like one that missed.
+                del self.hit_markers[req.rid]
             hit = self.hit_markers.get(req.rid)
             result = super().load_back(req)
             if hit is not None and result[0]:
                 self._restored_by[req.rid] = hit.device_hit_len + len(hit.tail_hashes) * self.cache.page_size
             return result
+
+        def _room_for_state(self) -> bool:
+            """Return whether a KDA state can be restored, if this cache has any; evicts for it."""
+            if ComponentType.MAMBA not in self.cache.tree_components:
+                return True
+            allocator = self.cache.req_to_token_pool.mamba_allocator
+            if not allocator.available_size():
+                self.cache.evict_for_alloc(EvictParams(num_tokens=0, mamba_num=1))
+            return bool(allocator.available_size())
 
         def finish_loads(self) -> Any:
             """Wait for the loads of the batch that just ran; return the requests that did not land on every rank.
@@ -249,6 +306,7 @@ def wrapper_class() -> type:
             self._restored_by.clear()
             self._touched.clear()
             self._bare.clear()
+            self._skipped.clear()
             self._paths.clear()
             self._hinted.clear()
             self._report_depth()

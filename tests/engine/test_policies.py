@@ -12,6 +12,7 @@ from ranklab import RankLab
 
 pytestmark = pytest.mark.engine
 
+CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 NOWHERE = {"2": 0, "4": 0, "6": 0, "8": 0}
 
 
@@ -86,3 +87,26 @@ def test_what_the_device_serves_stays_in_a_store_that_others_fill(
             while_filling=while_filling,
         )  # fmt: skip
     assert results == [found] * ranks
+
+
+@pytest.mark.parametrize(("ranks", "core"), [(1, "rust"), (1, "python"), (2, "rust")])
+def test_what_found_no_room_is_offered_again(rank_lab: RankLab, store: Store, ranks: int, core: str) -> None:
+    """Nobody asks for these prompts meanwhile: SGLang alone would offer them with a longer one only."""
+    results = rank_lab.run(
+        "policies.held_back", ranks=ranks, env={CORE: core}, address=store.address, pid=store.process.pid,
+        evicted=False,
+    )  # fmt: skip
+    assert results == [{"waiting": 4, "found": [2] * 9, "order": list(range(9)), "leaked": {}}] * ranks
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+def test_what_found_no_room_and_was_evicted_is_forgotten(rank_lab: RankLab, store: Store, core: str) -> None:
+    (seen,) = rank_lab.run(
+        "policies.held_back", env={CORE: core}, address=store.address, pid=store.process.pid, evicted=True
+    )
+    assert seen == {"waiting": 4, "found": [2] * 3 + [0] * 6, "order": [0, 1, 2], "leaked": {}}
+
+
+def test_without_a_free_state_a_request_is_computed(rank_lab: RankLab, store: Store) -> None:
+    (seen,) = rank_lab.run("policies.without_a_state", address=store.address)
+    assert seen == {"hit": 4, "without": 0, "with": 4, "leaked": {}}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from player import Player, linker_config
 from rank import CHUNK, PAGE, Rank
 from recorder import Recorder
@@ -159,3 +162,75 @@ def use(player: Player, prompt: list[int]) -> None:
         if not player.cache.linker._hinted:
             break
     assert time.monotonic() < end
+
+
+def held_back(rank: Rank, address: str, pid: int, evicted: bool) -> dict[str, Any]:
+    """Offer eight prompts of two pages to a frozen store; return how many nodes wait, and what it has after its thaw.
+
+    Three states may wait. A prompt that found no room is split by a ninth; the half without a state has room. With
+    ``evicted`` the device gives up what is not locked. ``order`` is the one in which the prompts found room.
+    """
+    player, _ = seated(rank, address, {"offloadBackpressurePercent": 20, "checkpoints": "All"})
+    player.step()
+    order, offload = [], player.linker.offload
+
+    def noted(transfers: list[Any], **options: Any) -> bool:
+        queued: bool = offload(transfers, **options)
+        if queued:
+            order.append(transfers[0].keys[-1])
+        return queued
+
+    player.linker.offload = noted
+    _signal(rank, pid, signal.SIGSTOP)
+    page = player.page
+    prompts = [list(range(number * 100_000, number * 100_000 + 2 * page)) for number in range(8)]
+    prompts.append([*prompts[-1][:page], *range(900_000, 900_000 + page)])
+    ends = [player.cache.tree_core.get_hash_values(player.compute(prompt))[-1] for prompt in prompts]
+    waiting = len(player.cache.linker.pending_offloads)
+    if evicted:
+        player.evict(40 * page, 16)
+    _signal(rank, pid, signal.SIGCONT)
+    player.settle()
+    player.forget()
+    found = []
+    for prompt in prompts:
+        request = player.restore(prompt)
+        found.append(request.loaded // page)
+        assert not player.differences(request)
+        player.abort(request)
+    return {
+        "waiting": waiting,
+        "found": found,
+        "order": [ends.index(end) for end in order if end in ends],
+        "leaked": player.leaked(),
+    }
+
+
+def without_a_state(rank: Rank, address: str) -> dict[str, Any]:
+    """Look up a stored prompt while requests hold every state of the device; return what is loaded then and later."""
+    player, _ = seated(rank, address, {})
+    prompt = list(range(4 * player.page))
+    player.compute(prompt)
+    player.settle()
+    player.forget()
+    allocator = player.pools.requests.mamba_allocator
+    held = allocator.alloc(allocator.available_size())
+    request = player.match(prompt)
+    hit = request.loaded // player.page
+    player.queue_load(request)
+    without = request.loaded
+    player.forward([request])
+    player.abort(request)
+    allocator.free(held)
+    request = player.restore(prompt)
+    assert not player.differences(request)
+    player.abort(request)
+    return {"hit": hit, "without": without, "with": request.loaded // player.page, "leaked": player.leaked()}
+
+
+def _signal(rank: Rank, pid: int, number: signal.Signals) -> None:
+    """Send the store a signal, before any rank goes on."""
+    if rank.rank == 0:
+        os.kill(pid, number)
+    if rank.group is not None:
+        torch.distributed.barrier(rank.group)
