@@ -283,15 +283,19 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         """Run on the lookup thread."""
         lengths = list(range(1, len(pages) + 1))
         kv_present: list[bool] = []
-        for transfer in expanded:
+        without_draft = 0
+        # The draft last: what it takes away is then what the other pools have.
+        for transfer in sorted(expanded, key=lambda transfer: transfer.name == PoolName.DRAFT):
             # No policy looks beyond the longest length that is still possible.
             present = self._page_exists(pages[: lengths[-1]], transfer)
             if transfer.name == PoolName.KV:
                 kv_present = present
             lengths = self._apply_hit_policy(lengths, present, transfer)
+            if transfer.name != PoolName.DRAFT:
+                without_draft = lengths[-1] if lengths else 0
             if not lengths:
                 break
-        return lengths, kv_present
+        return Found(lengths, kv_present, without_draft)
 
     def _objects_of_hit(self, expanded: list[Any], hit: int) -> dict[str, int]:
         # A pool with a trailing window is read only at the end of the prefix.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .breaker import Breaker
 from .metrics import LinkerMetrics
@@ -13,8 +14,16 @@ from .transfers import DeadlineCalls, LateError
 
 logger = logging.getLogger(__name__)
 
-Found = tuple[list[int], list[bool]]
-"""The restorable prefix lengths in pages, ascending, and for a first part of the pages whether the KV page exists."""
+
+class Found(NamedTuple):
+    """What a rank has found of the pages that it asked for."""
+
+    lengths: list[int]
+    """The restorable prefix lengths in pages, ascending."""
+    kv_present: list[bool]
+    """For a first part of the pages, whether the KV page exists."""
+    without_draft: int
+    """The longest of these lengths if the pages of a draft model did not count."""
 
 
 class Lookups:
@@ -38,7 +47,7 @@ class Lookups:
         if self._breaker.open:
             return [], MissReason.BREAKER
         try:
-            lengths, kv_present = self._calls.call(look_up, seconds)
+            found = self._calls.call(look_up, seconds)
         except LateError as error:
             self._breaker.late()
             self._metrics.breaker(True)
@@ -48,8 +57,10 @@ class Lookups:
             logger.exception("lookup of %d pages failed and counts as a miss: request %s", len(pages), rid)
             return [], MissReason.ERROR
         self._breaker.answered()
-        hit = lengths[-1] if lengths else 0
-        return lengths, miss_reason(pages, kv_present, hit, self._recent) if hit < len(pages) else None
+        hit = found.lengths[-1] if found.lengths else 0
+        if hit == len(pages):
+            return found.lengths, None
+        return found.lengths, miss_reason(pages, found.kv_present, hit, self._recent, without_draft=found.without_draft)
 
     def mend(self, store_speaks: Callable[[], bool]) -> None:
         """Let lookups ask again if it is time, no call is stuck in the store, and the store speaks.

@@ -42,6 +42,8 @@ class MissReason(StrEnum):
     """The first missing page was stored by this engine, and the store has it no more."""
     NO_CHECKPOINT = "no_checkpoint"
     """The KV pages are there, but no checkpoint at their end: a prefix ends where all its pools do."""
+    NO_DRAFT = "no_draft"
+    """KV pages and checkpoint are there, but not every page of the draft model: it was turned on, or lost some."""
     DEADLINE = "deadline"
     """The store did not answer in time."""
     BREAKER = "breaker"
@@ -70,7 +72,9 @@ class HintResult(StrEnum):
     """The store gave no answer that could be used."""
 
 
-def miss_reason(pages: Sequence[str], kv_present: Sequence[bool], hit: int, recent: Container[str]) -> MissReason:
+def miss_reason(
+    pages: Sequence[str], kv_present: Sequence[bool], hit: int, recent: Container[str], *, without_draft: int
+) -> MissReason:
     """Say why the restorable prefix has ``hit`` pages and not more.
 
     Args:
@@ -78,7 +82,10 @@ def miss_reason(pages: Sequence[str], kv_present: Sequence[bool], hit: int, rece
         kv_present: which KV pages exist, for a first part of ``pages`` or all.
         hit: pages of the restorable prefix.
         recent: hashes of pages that this engine stored lately.
+        without_draft: pages that the prefix would have if no draft model had pages; at least ``hit``.
     """
+    if without_draft > hit:
+        return MissReason.NO_DRAFT
     missing = next((page for page, present in enumerate(kv_present) if not present), None)
     if missing is None or missing > hit:
         return MissReason.NO_CHECKPOINT

@@ -52,4 +52,11 @@ def test_part_of_a_page_is_refused() -> None:
     ],
 )
 def test_why_a_prefix_is_not_longer(present: list[bool], hit: int, reason: MissReason) -> None:
-    assert miss_reason(["a", "b", "c", "d"], present, hit, {"c"}) == reason
+    assert miss_reason(["a", "b", "c", "d"], present, hit, {"c"}, without_draft=hit) == reason
+
+
+@pytest.mark.parametrize("hit", [0, 2])
+def test_a_draft_ends_a_prefix_that_the_target_has(hit: int) -> None:
+    """Whatever the target lacks further on: it was not what this prefix ended at."""
+    for present in ([True] * 4, [True, True, True, False]):
+        assert miss_reason(["a", "b", "c", "d"], present, hit, {"c"}, without_draft=3) == MissReason.NO_DRAFT

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from player import Player, linker_config
 from policies import seated, serve, use
+from prometheus_client import REGISTRY
 from rank import PAGE, Rank
 
 PROMPT, ANSWER = 5, 2
@@ -105,8 +106,8 @@ def lost(rank: Rank, address: str, rewrite: str) -> dict[str, Any]:
     return {"found": request.loaded // PAGE, "wrong": player.differences(request)}
 
 
-def found_with(rank: Rank, address: str, draft: str | None) -> int:
-    """Return how many pages of a prompt an engine with this draft model finds in the store; leave all of them there."""
+def found_with(rank: Rank, address: str, draft: str | None) -> dict[str, Any]:
+    """Return what an engine with this draft model finds of a prompt, and why not more; leave all of it in the store."""
     player = Player.seated(rank, linker_config(address), tokens=8 * PAGE, states=8, layers=4, draft=draft)
     tokens = list(range(3 * PAGE))
     request = player.restore(tokens)
@@ -114,4 +115,10 @@ def found_with(rank: Rank, address: str, draft: str | None) -> int:
     player.abort(request)
     player.compute(tokens)
     player.settle()
-    return request.loaded // PAGE
+    return {"found": request.loaded // PAGE, "missed": missed_pages()}
+
+
+def missed_pages() -> dict[str, int]:
+    """Return the pages that this rank's lookups did not find, by reason."""
+    (metric,) = [one for one in REGISTRY.collect() if one.name == "umbra_linker_missed_pages"]
+    return {one.labels["reason"]: int(one.value) for one in metric.samples if one.name.endswith("_total") and one.value}
