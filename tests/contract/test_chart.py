@@ -136,6 +136,13 @@ def test_the_lease_is_the_only_right_in_the_operator_s_own_namespace() -> None:
     assert role["rules"] == [{**lease, "verbs": ["create"]}, named]
 
 
+@pytest.mark.parametrize("case", MATRIX)
+def test_nothing_of_ours_stands_in_the_way_of_anybody_s_requests(case: str) -> None:
+    """No webhook, policy of admission or API service: an operator that is away refuses nobody anything."""
+    groups = {body["apiVersion"].split("/")[0] for body in template(MATRIX[case])}
+    assert not groups & {"admissionregistration.k8s.io", "apiregistration.k8s.io"}
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_budget_keeps_one_of_several_operators(replicas: int) -> None:
     objects = template({**IMAGE, "replicas": replicas})

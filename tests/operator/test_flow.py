@@ -19,6 +19,7 @@ from product import ROOT, install_crds
 from series import Series
 from stack import MERGE, NATIVE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
+from umbra_operator.handlers import TASKS
 from umbra_operator.render import names
 
 pytestmark = pytest.mark.apiserver
@@ -312,6 +313,65 @@ def test_deletion_takes_every_child_along(serving: Stack) -> None:
     eventually(lambda: not serving.pods() and not serving.children("services"), "the children are gone", COLLECTED)
     with pytest.raises(Refused, match="404"):
         serving.get()
+
+
+def test_deletion_in_the_foreground_ends_although_no_operator_runs(serving: Stack, operators: Operators) -> None:
+    operators.running.stop()
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
+    serving.api("DELETE", serving.path("k3"), options)
+    eventually(lambda: serving.gone() and not serving.everything(), "all is gone", COLLECTED)
+    operators.restart()
+
+
+def test_a_namespace_with_a_running_deployment_can_be_deleted(
+    stack: Stack, operators: Operators, crds: ControlPlane
+) -> None:
+    doomed = Stack(crds, f"{stack.namespace}-doomed")
+    crds.kubectl("create", "namespace", doomed.namespace)
+    doomed.profile = stack.profile
+    stack.add_profile()
+    doomed.add(replicas=2)
+    eventually(doomed.ready, "both are ready")
+    before = operators.running.writes()
+    crds.kubectl("delete", "namespace", doomed.namespace, "--wait=false")
+    there = ["get", "namespace", doomed.namespace, "--ignore-not-found"]
+    eventually(lambda: not crds.kubectl(*there).strip(), "the namespace is gone", COLLECTED)
+    assert operators.running.writes() - before < 40, "what is refused there is tried less and less"
+
+
+def test_deleting_one_of_two_deployments_leaves_the_other_as_it_is(serving: Stack) -> None:
+    serving.add("other")
+    eventually(lambda: serving.ready("other"), "the second one is ready")
+    eventually(serving.ready, "the first one is ready")
+
+    def mine() -> dict[str, str]:
+        bodies = [
+            body for body in serving.everything() if body["metadata"]["labels"][names.LABEL_DEPLOYMENT] == "other"
+        ]
+        return {
+            each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in [*bodies, serving.get("other")]
+        }
+
+    before = mine()
+    serving.api("DELETE", serving.path("k3"))
+    eventually(lambda: serving.gone() and len(serving.everything()) == len(before) - 1, "the first is gone", COLLECTED)
+    assert mine() == before
+
+
+def test_more_objects_than_kopf_has_tasks_are_all_looked_at(stack: Stack, operators: Operators) -> None:
+    operators.running.stop()
+    every = [f"k{number}" for number in range(TASKS + 6)]
+    for name in every:
+        stack.add(name)
+    operators.restart()
+
+    def told() -> int:
+        bodies = stack.api("GET", stack.path(""))["items"]
+        return sum(
+            body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"] for body in bodies
+        )
+
+    eventually(lambda: told() == len(every), "each one has its status", 40)
 
 
 def test_a_new_object_of_the_same_name_starts_afresh(serving: Stack) -> None:

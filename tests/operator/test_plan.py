@@ -120,6 +120,16 @@ def test_nothing_is_done_where_nothing_is_wanted() -> None:
     assert settled().plan().actions == ()
 
 
+def test_a_pod_that_an_older_operator_rendered_otherwise_is_left_as_it_is() -> None:
+    world = settled(2)
+    older = world.bodies["k3-0-0"]
+    older["metadata"]["annotations"][names.ANNOTATION_LAUNCH] = '{"argv":["python3","-m","older"]}'
+    del older["metadata"]["labels"]["app.kubernetes.io/managed-by"]
+    older["spec"] = {"containers": [{"name": "engine", "image": "example.test/older"}]}
+    world.memory.put_pod(older)
+    assert world.plan().actions == ()
+
+
 def test_an_engine_edit_patches_one_pod_and_keeps_its_uid() -> None:
     world = settled()
     world.edit(spec(replicas=2, engine__maxRunningRequests=8))

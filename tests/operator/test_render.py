@@ -256,6 +256,17 @@ def test_the_store_has_time_to_register_a_large_tier() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] >= seconds - probe["periodSeconds"]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_no_engine_starts_before_the_store_s_startup_probe_has_passed(case: str) -> None:
+    """The kubelet starts init containers one by one, and a sidecar's successor once its startup probe has passed."""
+    spec = rendered(CASES[case])["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["kit", "preflight", "store"]
+    store_container = spec["initContainers"][-1]
+    assert store_container["restartPolicy"] == "Always"
+    assert store_container["startupProbe"]["httpGet"]["path"] == "/ready"
+    assert [each["name"] for each in spec["containers"]] == ["engine"]
+
+
 def test_the_launch_document_is_what_the_agent_reads() -> None:
     document = json.loads(launch_document(CASES["small"], "abc"))
     assert set(document) == {"revision", "kit", "argv", "env", "port", "drainTimeoutSeconds", "live"}
