@@ -89,7 +89,9 @@ class StoreWatch:
         return True
 
     def kill(self) -> bool:
-        """Kill the store that the present client talks to, and wait until it is gone; False when that cannot be done.
+        """Kill the store that the present client talks to, and wait until it is gone.
+
+        False when that cannot be done, and when it was gone already: another rank did it, or nobody had to.
 
         Its death is the only proof that it reads and writes our memory no more: a frozen store goes on with what it was
         asked when it thaws.
@@ -103,7 +105,7 @@ class StoreWatch:
         try:
             process = os.pidfd_open(self._epoch.pid)
         except ProcessLookupError:
-            return True
+            return False
         try:
             # Asked after the process is held: the number may have gone to another one meanwhile.
             if epoch_at(self._address) != self._epoch:

@@ -127,7 +127,7 @@ def test_a_frozen_store_can_be_killed_and_is_gone_afterwards(path: Path) -> None
         watch = StoreWatch(address, epoch_at(address), lambda: None)
         assert watch.kill()
         assert process.wait(1) == -signal.SIGKILL
-        assert watch.kill(), "it is gone"
+        assert not watch.kill(), "it is gone: nobody killed it a second time"
 
 
 def test_nothing_but_that_store_is_killed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
