@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
+from faults import send
 from player import Player, linker_config
 from rank import CHUNK, PAGE, Rank
 from recorder import Recorder
@@ -181,7 +180,7 @@ def held_back(rank: Rank, address: str, pid: int, evicted: bool) -> dict[str, An
         return queued
 
     player.linker.offload = noted
-    _signal(rank, pid, signal.SIGSTOP)
+    send(rank, pid, signal.SIGSTOP)
     page = player.page
     prompts = [list(range(number * 100_000, number * 100_000 + 2 * page)) for number in range(8)]
     prompts.append([*prompts[-1][:page], *range(900_000, 900_000 + page)])
@@ -189,7 +188,7 @@ def held_back(rank: Rank, address: str, pid: int, evicted: bool) -> dict[str, An
     waiting = len(player.cache.linker.pending_offloads)
     if evicted:
         player.evict(40 * page, 16)
-    _signal(rank, pid, signal.SIGCONT)
+    send(rank, pid, signal.SIGCONT)
     player.settle()
     player.forget()
     found = []
@@ -226,11 +225,3 @@ def without_a_state(rank: Rank, address: str) -> dict[str, Any]:
     assert not player.differences(request)
     player.abort(request)
     return {"hit": hit, "without": without, "with": request.loaded // player.page, "leaked": player.leaked()}
-
-
-def _signal(rank: Rank, pid: int, number: signal.Signals) -> None:
-    """Send the store a signal, before any rank goes on."""
-    if rank.rank == 0:
-        os.kill(pid, number)
-    if rank.group is not None:
-        torch.distributed.barrier(rank.group)

@@ -1,0 +1,32 @@
+"""Ranks decide alike although their clocks differ, each has failures of its own, and the store freezes now and then."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cpuengine.store import Store
+from ranklab import RankLab
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(("seed", "ways"), [(1, 1), (1, 2)])
+def test_ranks_with_other_clocks_and_other_luck_decide_alike(
+    rank_lab: RankLab, store: Store, seed: int, ways: int
+) -> None:
+    """Which nodes are offered with what, which were stored, what a request finds, and how often the ranks agree."""
+    first, second = rank_lab.run(
+        "faults.decided", ranks=2, address=store.address, pid=store.process.pid, seed=seed, skew_ms=37_000, ways=ways
+    )
+    assert first["decisions"] == second["decisions"]
+    assert first["hits"] == second["hits"]
+    assert first["reductions"] == second["reductions"]
+
+    offered = Counter(entry[2] for entry in first["decisions"] if entry[0] == "offered")
+    stored = Counter(one for entry in first["decisions"] if entry[0] == "stored" for one in entry[1])
+    landed = Counter(hit[2] for hit in first["hits"] if len(hit) == 3 and hit[1])
+    assert min(offered[True], offered[False]) > 0, "nodes were held back"
+    assert min(stored[True], stored[False]) > 0, "nodes were lost"
+    assert min(landed[True], landed[False]) > 0, "loads were lost"
