@@ -115,6 +115,42 @@ def decided(rank: Rank, address: str, pid: int, seed: int, skew_ms: int, ways: i
     return {"decisions": decisions.made, "hits": hits, "reductions": decisions.reductions}
 
 
+def replaced(rank: Rank, address: str, pid: int) -> dict[str, int]:
+    """Kill the store and wait for the next one, which is empty. Use one of two prompts that the device has.
+
+    Returns:
+        How many pages of each can be restored afterwards, the used one with what was computed behind it.
+    """
+    settings = {"touchIntervalSeconds": 1, "checkpoints": "All"}
+    player = Player.seated(rank, linker_config(address, settings), tokens=PAGES * PAGE, states=STATES, layers=4)
+    page, client = player.page, player.linker.store.client
+    used, unused = list(range(4 * page)), list(range(1_000_000, 1_000_000 + 4 * page))
+    for prompt in (used, unused):
+        player.compute(prompt)
+    player.settle()
+    send(rank, pid, signal.SIGKILL)
+    end = time.monotonic() + 20
+    while player.linker.store.client is client:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    player.step()
+    longer = [*used, *range(2 * page)]
+    player.abort(player.match(longer))
+    while player.cache.linker._hinted:
+        assert time.monotonic() < end
+        player.step()
+    player.compute(longer)
+    player.settle()
+    player.forget()
+    found = {}
+    for name, prompt in (("used", longer), ("unused", unused)):
+        request = player.restore(prompt)
+        found[name] = request.loaded // page
+        assert not player.differences(request)
+        player.abort(request)
+    return found
+
+
 def _wait_until_asked_again(player: Player) -> None:
     """Let the linker see that the store answers; until then it asks nothing."""
     end = time.monotonic() + 10

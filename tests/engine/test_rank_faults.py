@@ -1,8 +1,12 @@
-"""Ranks decide alike although their clocks differ, each has failures of its own, and the store freezes now and then."""
+"""Ranks decide alike although their clocks differ, each has failures of its own, and the store freezes or is replaced.
+
+On the real tree and store, without an engine.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,3 +34,18 @@ def test_ranks_with_other_clocks_and_other_luck_decide_alike(
     assert min(offered[True], offered[False]) > 0, "nodes were held back"
     assert min(stored[True], stored[False]) > 0, "nodes were lost"
     assert min(landed[True], landed[False]) > 0, "loads were lost"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_the_tree_believes_stored_is_stored_again_in_a_new_store(
+    rank_lab: RankLab, store: Store, ranks: int
+) -> None:
+    """SGLang never offers a node twice: without its beginning, all that follows it is worth nothing after a flush."""
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(
+            rank_lab.run, "faults.replaced", ranks=ranks, address=store.address, pid=store.process.pid
+        )  # fmt: skip
+        store.process.wait(30)
+        store.replace()
+        results = run.result()
+    assert results == [{"used": 6, "unused": 0}] * ranks
