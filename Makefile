@@ -137,6 +137,14 @@ compare-model: $(VENV)/done ## Compares umbra size's model with a prototype and 
 	@[ -f "$(AGENTS)" ] && [ -f "$(MOONCAKE)" ] || { echo "error: say where the traces are: make compare-model AGENTS=... MOONCAKE=..."; exit 2; }
 	@$(BIN)/python -m modelcheck --agents "$(AGENTS)" --mooncake "$(MOONCAKE)" $(if $(PAGE),--page)
 
+.PHONY: bench-linker
+bench-linker: $(VENV)/done ## Measures the linker beside SGLang's own; writes build/bench/linker.json
+	@$(BIN)/python -m linkerbench
+
+.PHONY: bench-linker-page
+bench-linker-page: $(VENV)/done ## Writes the last figures into docs/explanation/linker.md
+	@$(BIN)/python -m linkerbench --page
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev pictures; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \

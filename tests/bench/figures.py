@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,19 @@ def table(figures: Sequence[Figure]) -> str:
             f"| `{figure.name}` | {figure.value:g} {figure.unit} | {figure.peer or ''} | {peer_value} | {ratio} |"
         )
     return "\n".join(rows)
+
+
+def machine_line(document: Mapping[str, Any]) -> str:
+    """What a report, read from its file, was measured with."""
+    machine = document["machine"]
+    return f"Commit `{document['commit']}`, {machine['cores']} cores ({machine['cpu']}), {machine['memoryGiB']} GiB:"
+
+
+def written_between(text: str, begin: str, end: str, lines: Sequence[str]) -> str:
+    """The page `text` with `lines` between two marks; what stands around them stays."""
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return "\n".join([before + begin, *lines, end + after])
 
 
 def _commit() -> str:

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from figures import REPOSITORY, Figure, report
+from figures import REPOSITORY, Figure, machine_line, report, written_between
 from localcluster.controlplane import ControlPlane
 from nodeagent import Api, NodeAgent, Timing
 from operatorprocess import OperatorProcess, grant, kubeconfig
@@ -245,9 +245,8 @@ def _ms(seconds: float) -> float:
 
 def page(text: str, document: Mapping[str, Any]) -> str:
     """The page `text` with the table of figures that `document`, a bench's file, has; what stands around it stays."""
-    machine = document["machine"]
     rows = [
-        f"Commit `{document['commit']}`, {machine['cores']} cores ({machine['cpu']}), {machine['memoryGiB']} GiB:",
+        machine_line(document),
         "",
         "| figure | measured | target |",
         "|---|---|---|",
@@ -256,9 +255,7 @@ def page(text: str, document: Mapping[str, Any]) -> str:
         target = TARGETS.get(figure["name"])
         wanted = "" if target is None else f"{target:g} {figure['unit']}"
         rows.append(f"| `{figure['name']}` | {figure['value']:g} {figure['unit']} | {wanted} |")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, *rows, END + after])
+    return written_between(text, BEGIN, END, rows)
 
 
 def main() -> None:

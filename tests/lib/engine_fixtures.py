@@ -54,8 +54,12 @@ def store(engine_env: Environment) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def kit_path(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Import paths of the linker as the kit lays it out: its package, and metadata with the entry point."""
-    folder = tmp_path_factory.mktemp("kit")
+    """Import paths of the linker; see ``lay_out_kit``."""
+    return lay_out_kit(tmp_path_factory.mktemp("kit"))
+
+
+def lay_out_kit(folder: Path) -> list[Path]:
+    """Return import paths of the linker as the kit lays it out: its package, and metadata with the entry point."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     metadata.mkdir()

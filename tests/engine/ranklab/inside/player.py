@@ -33,6 +33,13 @@ def linker_config(address: str, settings: dict[str, Any] | None = None, linker: 
     return {"linker": "UmbraLinker", "linker_module_path": linker, "linker_extra_config": extra}
 
 
+def stock_config(address: str) -> Any:
+    """Return SGLang's description of its own UMBP linker with the store at ``address``."""
+    module = "sglang.srt.mem_cache.storage.umbp.umbp_direct_linker"
+    extra = {"standalone_address": address, "standalone_auto_start": False}
+    return {"linker": "UMBPDirectLinker", "linker_module_path": module, "linker_extra_config": extra}
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A prompt that was matched; ``own`` are its slots beyond the tree, ``state`` its KDA state."""

@@ -16,8 +16,9 @@ class Recorder:
 
     @classmethod
     def over(cls, player: Player) -> Recorder:
-        """Stand between a player's linker and its client from now on."""
-        recorder = player.linker.store.client = cls(player.linker.store.client)
+        """Stand between a player's linker, Umbra's or SGLang's own, and its client from now on."""
+        door = player.linker.store if hasattr(player.linker, "store") else player.linker.storage
+        recorder = door.client = cls(door.client)
         return recorder
 
     @property
