@@ -8,6 +8,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,12 @@ def _p99(ascending: list[float]) -> float:
     return ascending[max(0, round(len(ascending) * 0.99) - 1)]
 
 
+def page(text: str, document: Mapping[str, Any]) -> str:
+    """The page `text` with the table of figures that `document`, a bench's file, has; what stands around it stays."""
+    figures = [Figure(**{k: v for k, v in one.items() if k != "ratio"}) for one in document["figures"]]
+    return written_between(text, BEGIN, END, [machine_line(document), "", *table(figures).splitlines()])
+
+
 def main() -> None:
     """Measures and reports, or writes the page about what was measured last."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -124,9 +131,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.page:
         document = json.loads((REPOSITORY / "build" / "bench" / "linker.json").read_text())
-        figures = [Figure(**{k: v for k, v in one.items() if k != "ratio"}) for one in document["figures"]]
-        lines = [machine_line(document), "", *table(figures).splitlines()]
-        PAGE.write_text(written_between(PAGE.read_text(), BEGIN, END, lines))
+        PAGE.write_text(page(PAGE.read_text(), document))
         return
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         report("linker", Bench(Path(folder), stack).run(arguments.rounds))
