@@ -71,13 +71,21 @@ def test_locations_that_are_no_whole_page_are_refused(rank_lab: RankLab, store: 
 def test_a_prompt_is_cut_where_pages_of_the_tree_end(rank_lab: RankLab, store: Store, ways: int) -> None:
     page = PAGE * ways
     chunk, prompt = 3 * page - PAGE, 10 * page + 7
-    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=ways, chunk=chunk, prompt=prompt)
+    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=ways, chunks=[chunk], prompt=prompt)
     assert ends["ours"] == [2 * page, 4 * page, 6 * page, 8 * page, prompt]
     assert [end for end in ends["SGLang's"][:-1] if end % page], "SGLang cuts inside of pages"
 
 
+def test_a_pass_with_room_for_less_than_a_page_costs_no_later_checkpoint(rank_lab: RankLab, store: Store) -> None:
+    """Running requests may leave little of a chunk. SGLang takes no checkpoint in a prompt that was cut off its grid."""
+    page = PAGE * 8
+    chunks = [page, page - 5, page, 2 * page - 5]
+    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=8, chunks=chunks, prompt=8 * page)
+    assert ends["ours"] == [page, 2 * page - PAGE, 2 * page, 3 * page, 4 * page, 5 * page, 6 * page, 7 * page, 8 * page]
+
+
 def test_without_it_a_prompt_is_cut_as_ever(rank_lab: RankLab, store: Store) -> None:
-    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=1, chunk=200, prompt=500)
+    (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=1, chunks=[200], prompt=500)
     assert ends["ours"] == ends["SGLang's"]
 
 

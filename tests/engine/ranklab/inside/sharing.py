@@ -71,8 +71,11 @@ def pages_asked_for(rank: Rank, address: str) -> dict[str, Any]:
     }
 
 
-def chunk_ends(rank: Rank, address: str, ways: int, chunk: int, prompt: int) -> dict[str, list[int]]:
-    """Let the scheduler's adder cut a prompt into chunks; return where each ends, with the hook and without."""
+def chunk_ends(rank: Rank, address: str, ways: int, chunks: list[int], prompt: int) -> dict[str, list[int]]:
+    """Let the scheduler's adder cut a prompt into chunks; return where each ends, with the hook and without.
+
+    Each pass may compute so many tokens as ``chunks`` says, and from its end on as many as the last of it.
+    """
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.schedule_policy import PrefillAdder
     from sglang.srt.managers.scheduler import Scheduler
@@ -86,6 +89,7 @@ def chunk_ends(rank: Rank, address: str, ways: int, chunk: int, prompt: int) -> 
         request.init_next_round_input(player.cache)
         found: list[int] = []
         while not found or found[-1] < prompt:
+            chunk = chunks[min(len(found), len(chunks) - 1)]
             adder = adder_class(PAGE, player.cache, player.pools.allocator, None, 1.0, 1 << 20, chunk)
             if found:
                 request.prefix_len = found[-1]
