@@ -32,7 +32,7 @@ def cutting_at_tree_pages(adder: type) -> type:
 
         def floor_chunked_tokens(self, trunc_len: int, remaining: int) -> int:
             """Return how many of ``trunc_len`` tokens a chunk that leaves some of ``remaining`` may have."""
-            page = self.tree_cache.page_size
+            page: int = self.tree_cache.page_size
             to_a_page = (self._begin + trunc_len) // page * page - self._begin
             if self._widened and trunc_len < remaining and to_a_page > 0:
                 return to_a_page

@@ -19,6 +19,8 @@ class CacheShape:
 
     page: int
     """Tokens of a page of the tree."""
+    rows: int
+    """Tokens of a page of the pool of one rank."""
     chunk: int | None
     """Most tokens of a prompt that the engine computes at once; None without a bound."""
     sparse: bool
@@ -52,8 +54,10 @@ def require_shardable(shape: CacheShape, ways: int) -> None:
         )  # fmt: skip
     if not shape.linear:
         raise _refused(ways, "this model: only KDA with plain MLA layers was tested")
-    if shape.page % ways:
-        raise _refused(ways, f"a tree page of {shape.page} tokens, which is no multiple of it")
+    if shape.page != ways * shape.rows:
+        raise _refused(
+            ways, f"a tree page of {shape.page} tokens: {ways} pages of {shape.rows}, one a rank, are not that"
+        )
     if shape.chunk is not None and shape.chunk < shape.page:
         raise _refused(
             ways, f"--chunked-prefill-size {shape.chunk}: a page of the tree has {shape.page} tokens, and no prompt "

@@ -26,6 +26,7 @@ def shape_of(params: Any, components: Any, chunk: int | None) -> CacheShape:
     full = getattr(pool, "full_kv_pool", pool)
     return CacheShape(
         page=params.page_size,
+        rows=full.page_size,
         chunk=chunk,
         sparse=isinstance(full, DSATokenToKVPool),
         windows=ComponentType.SWA in components,

@@ -53,6 +53,7 @@ WHY = {
     "sparse": "sparse attention (DSA or NSA)",
     "windows": "sliding-window layers",
     "draft": "a draft model",
+    "page": "a tree page of 64 tokens: 2 pages of 64, one a rank, are not that",
     "chunk": "--chunked-prefill-size 64: a page of the tree has 128 tokens",
 }
 
@@ -77,7 +78,7 @@ def test_a_prompt_is_cut_where_pages_of_the_tree_end(rank_lab: RankLab, store: S
 
 
 def test_a_pass_with_room_for_less_than_a_page_costs_no_later_checkpoint(rank_lab: RankLab, store: Store) -> None:
-    """Running requests may leave little of a chunk. SGLang takes no checkpoint in a prompt that was cut off its grid."""
+    """Running requests may leave little of a chunk; SGLang takes no checkpoint behind a cut off its grid."""
     page = PAGE * 8
     chunks = [page, page - 5, page, 2 * page - 5]
     (ends,) = rank_lab.run("sharing.chunk_ends", address=store.address, ways=8, chunks=chunks, prompt=8 * page)

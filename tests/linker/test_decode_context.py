@@ -9,7 +9,7 @@ import pytest
 from umbra_linker.decode_context import CacheShape, require_shardable
 from umbra_linker.guard import LinkerRefusedError
 
-K3 = CacheShape(page=512, chunk=8192, sparse=False, windows=False, draft=False, linear=True)
+K3 = CacheShape(page=512, rows=64, chunk=8192, sparse=False, windows=False, draft=False, linear=True)
 
 
 def test_linear_attention_with_mla_is_shared() -> None:
@@ -25,7 +25,9 @@ def test_linear_attention_with_mla_is_shared() -> None:
         ({"windows": True}, "with sliding-window layers.*; start with --dcp-size 1"),
         ({"draft": True}, "with a draft model.*; leave out --speculative-algorithm, or start with --dcp-size 1"),
         ({"linear": False}, "only KDA with plain MLA"),
-        ({"page": 500}, "a tree page of 500 tokens, which is no multiple of it"),
+        ({"page": 500}, "a tree page of 500 tokens: 8 pages of 64, one a rank, are not that"),
+        ({"page": 64}, "a tree page of 64 tokens: 8 pages of 64"),
+        ({"rows": 32}, "a tree page of 512 tokens: 8 pages of 32"),
         ({"chunk": 448}, "--chunked-prefill-size 448.*; set --chunked-prefill-size to at least 512"),
     ],
 )

@@ -32,6 +32,8 @@ def refusals(rank: Rank, address: str) -> dict[str, str]:
     )  # fmt: skip
     indexed = cache_parameters(rank, pools)
     indexed.token_to_kv_pool_allocator = SimpleNamespace(get_kvcache=lambda: sparse)
+    not_widened = cache_parameters(rank, pools)
+    not_widened.page_size = PAGE
     short = publish(rank, linker, ways=WAYS, chunk=PAGE)
 
     def says(arguments: Any, parameters: Any, components: Any) -> str:
@@ -45,6 +47,7 @@ def refusals(rank: Rank, address: str) -> dict[str, str]:
         "sparse": says(arguments, indexed, {ComponentType.FULL}),
         "windows": says(arguments, cache_parameters(rank, pools), {*both, ComponentType.SWA}),
         "draft": says(arguments, cache_parameters(rank, drafted), both),
+        "page": says(arguments, not_widened, both),
         "chunk": says(short, cache_parameters(rank, pools), both),
     }
 
