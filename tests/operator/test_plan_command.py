@@ -91,6 +91,37 @@ def test_more_requests_than_run_at_once_are_told(tmp_path: Path, capsys: pytest.
     assert "requests run at once where 64 are asked for" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("engine", "parallelism", "says"),
+    [
+        ("{}", "", "kvCacheDtype fp8_e4m3 halves KV"),
+        ("{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75}", "", "decodeContext divides KV"),
+        (
+            "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 68}",
+            "\n  parallelism: {decodeContext: 8}",
+            "lower spec.engine.contextLength",
+        ),
+    ],
+)
+def test_advice_for_longer_requests_is_nothing_that_is_set_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, parallelism: str, says: str
+) -> None:
+    assert plan(tmp_path, ("  cache:", f"  engine: {engine}{parallelism}\n  cache:")) == 0
+    note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: a request of more"))
+    assert says in note
+
+
+def test_advice_for_more_requests_is_nothing_that_is_set_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for state, says in (("float32", "bfloat16 halves checkpoints"), ("bfloat16", "maxRunningRequests to ")):
+        engine = f"  engine: {{mambaStateDtype: {state}, maxRunningRequests: 4000}}\n  cache:"
+        assert plan(tmp_path, ("  cache:", engine)) == 0
+        note = next(line for line in capsys.readouterr().out.splitlines() if "requests run at once" in line)
+        assert says in note
+        assert (state == "float32") == ("halves" in note)
+
+
 def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-f", str(EXAMPLES / "k3-mi355x.yaml")]) == 2
     assert plan(tmp_path, ("size: 1160Gi", "size: 64GB")) == 2

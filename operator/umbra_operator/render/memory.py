@@ -24,6 +24,8 @@ DRAFT_REQUESTS = 48
 """SGLang's --max-running-requests when a DSPARK draft runs and nobody sets it."""
 CONTEXT = 1_048_576
 """Tokens, the model's."""
+SMALL_KV_BYTES, SMALL_STATE_BYTES = 1, 2
+"""Of an element in the smallest types: fp8 KV, and bfloat16 states."""
 _SOURCE = "SGLang 0.5.23, kv_cache_configurator"
 
 
@@ -178,7 +180,7 @@ def gpu_budget(resolved: Resolved, size: int | None = None) -> Budget:
     return Budget(
         tuple(lines),
         tuple(_gpu_refusals(size, static, weights + draft, working, least, pools.running)),
-        tuple(_gpu_notes(pools, context, _asked(resolved, flags))),
+        tuple(_gpu_notes(resolved, pools, context, _asked(resolved, flags))),
         pools,
     )
 
@@ -232,19 +234,28 @@ def _gpu_refusals(size: int, static: int, held: int, working: int, least: int, r
     return refusals
 
 
-def _gpu_notes(pools: Pools, context: int, asked: int) -> Sequence[str]:
+def _gpu_notes(resolved: Resolved, pools: Pools, context: int, asked: int) -> Sequence[str]:
     notes = []
     if 0 < pools.tokens < context:
         notes.append(
             f"a request of more than {pools.tokens:,} tokens is refused, though the context is {context:,}: "
-            "spec.engine.kvCacheDtype fp8_e4m3 halves KV"
+            f"{_more_kv(resolved, pools.shape)}"
         )
     if 0 < pools.running < asked:
-        notes.append(
-            f"{pools.running} requests run at once where {asked} are asked for: lower "
-            "spec.engine.maxRunningRequests, or spec.engine.mambaStateDtype bfloat16 halves checkpoints"
-        )
+        remedy = f"lower spec.engine.maxRunningRequests to {pools.running}"
+        if pools.shape.state_bytes > SMALL_STATE_BYTES:
+            remedy += ", or spec.engine.mambaStateDtype bfloat16 halves checkpoints"
+        notes.append(f"{pools.running} requests run at once where {asked} are asked for: {remedy}")
     return notes
+
+
+def _more_kv(resolved: Resolved, shape: Shape) -> str:
+    """What makes room for longer requests, the cheapest first; what is set already is no advice."""
+    if shape.kv_bytes > SMALL_KV_BYTES:
+        return "spec.engine.kvCacheDtype fp8_e4m3 halves KV"
+    if resolved.draft is None and resolved.decode_context < resolved.tensor:
+        return "spec.parallelism.decodeContext divides KV among the ranks"
+    return "lower spec.engine.contextLength, or give KV more of the pools (--mamba-full-memory-ratio)"
 
 
 def engine_shape(resolved: Resolved) -> Shape:
@@ -253,8 +264,8 @@ def engine_shape(resolved: Resolved) -> Shape:
     return Shape(
         tensor=resolved.tensor,
         decode_context=resolved.decode_context,
-        kv_bytes=1 if "fp8" in "".join(flags.get("--kv-cache-dtype", ())) else 2,
-        state_bytes=2 if flags.get("--mamba-ssm-dtype") == ("bfloat16",) else 4,
+        kv_bytes=SMALL_KV_BYTES if "fp8" in "".join(flags.get("--kv-cache-dtype", ())) else 2,
+        state_bytes=SMALL_STATE_BYTES if flags.get("--mamba-ssm-dtype") == ("bfloat16",) else 4,
         draft=resolved.draft is not None,
     )
 
