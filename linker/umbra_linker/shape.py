@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAGE_TOKENS = 64
-"""Tokens a page, as the engine is started (``--page-size 64``)."""
+"""Tokens a page of a rank's pool, as the engine is started (``--page-size 64``)."""
 MLA_LAYERS, MLA_WIDTH = 24, 512 + 64
 """Layers with KV, and elements a token in each: kv_lora_rank and qk_rope_head_dim (SGLang, models/kimi_k3.py)."""
 KDA_LAYERS, KDA_HEADS, KDA_HEAD = 69, 96, 128
@@ -48,9 +48,14 @@ class Shape:
         """A checkpoint in the store, all ranks."""
         return self.tensor * self.rank_checkpoint_bytes
 
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page of the tree, of which each rank of a group holds an equal share."""
+        return PAGE_TOKENS * self.decode_context
+
     def page_bytes(self, *, once: bool) -> int:
-        """A page in the store, all copies; ``once``: one copy of its KV for all ranks, where the linker can do that."""
+        """A page of the tree in the store, all copies; ``once``: one for all ranks, where the linker can do that."""
         # With decode context parallelism each token is on one rank of a group, so nothing is stored twice in a group.
         copies = 1 if once and self.decode_context == 1 else self.tensor // self.decode_context
         draft = self.tensor * DRAFT_TOKEN_BYTES if self.draft else 0
-        return PAGE_TOKENS * (copies * self.token_bytes + draft)
+        return self.page_tokens * (copies * self.token_bytes + draft)

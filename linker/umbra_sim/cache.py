@@ -51,14 +51,16 @@ class Cache:
         tier: Tier,
         capacity: int | None,
         chunk_tokens: int = CHUNK_TOKENS,
+        page_tokens: int = PAGE_TOKENS,
     ) -> None:
         self.tier = tier
+        self.page_tokens = page_tokens
         self._policy = policy
         self._reads_refresh = recency is Recency.READS
         self._device = device
         self._checkpoints = linker.CheckpointPolicy(capacity, chunk_tokens)
         self._touches = linker.TouchTimes(_REMEMBERED_TOUCHES)
-        self._chunk = max(1, chunk_tokens // PAGE_TOKENS)
+        self._chunk = max(1, chunk_tokens // page_tokens)
         self._page_numbers = 0
 
     def new_pages(self, count: int) -> int:
@@ -81,7 +83,7 @@ class Cache:
             prompt: tokens of the prompt; at least one is always computed.
             now: seconds.
         """
-        asked = min((prompt - 1) // PAGE_TOKENS, len(pages))
+        asked = min((prompt - 1) // self.page_tokens, len(pages))
         matched, anchor = self._device.match(pages, asked)
         start = anchor.end
         if start and self._policy.touch:
@@ -118,7 +120,7 @@ class Cache:
         for end in _checkpoint_ends(hit, kv, len(pages), self._chunk):
             if end > known:
                 leaf = self._device.insert(node, pages, end)
-                self._offer(leaf, pages, known, hit, len(pages) * PAGE_TOKENS, now)
+                self._offer(leaf, pages, known, hit, len(pages) * self.page_tokens, now)
                 node, known = leaf, end
             else:
                 self._device.give_checkpoint(self._device.boundary(node, end))
@@ -134,13 +136,13 @@ class Cache:
             prompt: tokens of the prompt.
             now: seconds.
         """
-        end = leaf.end * PAGE_TOKENS
+        end = leaf.end * self.page_tokens
         new = leaf.end - max(begin, min(restored, leaf.end))
         leaf.stored = self._checkpoints.takes(
             int(now * 1000),
             self._policy.checkpoints,
-            linker.boundary(end, prompt, PAGE_TOKENS),
-            begin * PAGE_TOKENS,
+            linker.boundary(end, prompt, self.page_tokens),
+            begin * self.page_tokens,
             end,
             kv_bytes=new * self.tier.kv.size,
             checkpoint_bytes=self.tier.checkpoints.size if new else 0,

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.cache import DECODE_GRID, Cache, Lookup
 from umbra_sim.trace import Pages, Request, Session, Trace
 
@@ -148,7 +147,7 @@ def _play_prompt(step: Step, cache: Cache, counts: Counts, script: Script | None
     counts.missed_pages += found.asked - found.hit
     counts.used[bucket] = cache.tier.used
     if step.counted:
-        counts.hits[bucket] += found.hit * PAGE_TOKENS
+        counts.hits[bucket] += found.hit * cache.page_tokens
         counts.prompts[bucket] += step.prompt
     return found
 
@@ -238,7 +237,7 @@ class _Closed:
         lane.asked += 1
         step = Step(now, now / self._load.seconds, pages, request.prompt, counted=lane.asked > COLD_REQUESTS)
         found = _play_prompt(step, self._cache, self._counts, self._script)
-        computed = request.prompt - found.hit * PAGE_TOKENS
+        computed = request.prompt - found.hit * self._cache.page_tokens
         self._busy = True
         took = computed / self._load.prefill_rate + self._load.prefill_seconds
         self._schedule(now + took, _PREFILLED, lane, pages)
@@ -246,7 +245,7 @@ class _Closed:
     def _answered(self, lane: _Lane, pages: Pages, now: float) -> None:
         request = lane.request
         # The next prompt of a recorded session does not hold this answer but the recorded one.
-        end = (request.prompt + request.output) // DECODE_GRID * DECODE_GRID // PAGE_TOKENS
+        end = (request.prompt + request.output) // DECODE_GRID * DECODE_GRID // self._cache.page_tokens
         if end > len(pages) > 0:
             first = self._cache.new_pages(end - len(pages))
             added = np.arange(first, first + end - len(pages))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from umbra_linker.shape import PAGE_TOKENS, Shape
+from umbra_linker.shape import Shape
 from umbra_sim.cache import CHUNK_TOKENS, Cache
 from umbra_sim.device import Device
 from umbra_sim.foresight import ForesightCache, ForesightTier, future
@@ -41,23 +41,25 @@ class Outcome:
 
 def simulate(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
     """Replay ``trace`` once."""
+    trace = trace.in_pages_of(setup.shape.page_tokens)
     if policy.clairvoyant:
         return _clairvoyant(trace, policy, capacity, setup, seed)
     size = None if policy.infinite else capacity
     tier = Tier(*_object_bytes(policy, setup), size, setup.high_percent, setup.low_percent)
-    cache = Cache(policy, setup.recency, _device(trace, setup), tier, size, setup.chunk_tokens)
+    cache = Cache(policy, setup.recency, _device(trace, setup), tier, size, setup.chunk_tokens, trace.page_tokens)
     return Outcome(replay(trace, setup.load, cache, seed), tier)
 
 
 def _clairvoyant(trace: Trace, policy: Policy, capacity: int, setup: Setup, seed: int) -> Outcome:
     script = Script()
     endless = Tier(*_object_bytes(policy, setup), None, setup.high_percent, setup.low_percent)
-    first = Cache(policy, setup.recency, _device(trace, setup), endless, None, setup.chunk_tokens)
+    first = Cache(policy, setup.recency, _device(trace, setup), endless, None, setup.chunk_tokens, trace.page_tokens)
     replay(trace, setup.load, first, seed, script)
     known = future([step for step in script.steps if not step.prompt_pages], script.found, first.page_numbers)
     marks = (setup.high_percent, setup.low_percent)
     tier = ForesightTier(*_object_bytes(policy, setup), capacity, marks, known)
-    cache = ForesightCache(policy, setup.recency, _device(trace, setup), tier, capacity, setup.chunk_tokens)
+    device = _device(trace, setup)
+    cache = ForesightCache(policy, setup.recency, device, tier, capacity, setup.chunk_tokens, trace.page_tokens)
     cache.new_pages(first.page_numbers)
     return Outcome(repeat(script, cache), tier)
 
@@ -69,4 +71,4 @@ def _object_bytes(policy: Policy, setup: Setup) -> tuple[int, int]:
 def _device(trace: Trace, setup: Setup) -> Device:
     if trace.below_device:
         return Device(0, 1)
-    return Device(setup.device_tokens // PAGE_TOKENS, setup.device_checkpoints)
+    return Device(setup.device_tokens // trace.page_tokens, setup.device_checkpoints)

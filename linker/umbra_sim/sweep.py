@@ -77,6 +77,7 @@ def sweep(
         InputError: when nothing can be replayed with these values.
     """
     check(trace, sizes, setup)
+    trace = trace.in_pages_of(setup.shape.page_tokens)
     count = seeds if trace.closed else 1
     # A store that never evicts has no size: its figures stand in the first column.
     cells = [(p, size) for p in policies for size in (sizes[:1] if p.infinite else sizes)]

@@ -1,16 +1,19 @@
 """A trace as the replay sees it: requests whose prompts are rows of pages.
 
-Every reader makes this, so the replay knows no file format. A page is 64 tokens; its number stands for the page and
+Every reader makes this, so the replay knows no file format. A page has 64 tokens, or more where the ranks of an engine
+share each context (``Trace.in_pages_of``); its number stands for the page and
 everything before it, so two prompts share a prefix of n pages exactly when their first n numbers are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from umbra_linker.shape import PAGE_TOKENS
 
 Pages = npt.NDArray[np.int64]
 """Numbers of pages, in the order of the prompt."""
@@ -55,10 +58,31 @@ class Trace:
     below_device: bool = False
     """Whether it was recorded at the store, so that what the device served is missing in it."""
 
+    page_tokens: int = PAGE_TOKENS
+
     @property
     def requests(self) -> int:
         """Number of requests."""
         return sum(len(session.requests) for session in self.sessions)
+
+    def in_pages_of(self, tokens: int) -> Trace:
+        """Return the trace in longer pages; a last part of one is no page.
+
+        Args:
+            tokens: of a page, a multiple of ``page_tokens``.
+        """
+        if tokens == self.page_tokens:
+            return self
+        times = tokens // self.page_tokens
+
+        def longer(request: Request) -> Request:
+            if self.below_device:  # what is recorded is a page already, of whatever length
+                return replace(request, prompt=len(request.pages) * tokens + 1)
+            # The number of its last part names a long page, as it stands for everything before it.
+            return replace(request, pages=request.pages[times - 1 :: times])
+
+        sessions = [replace(each, requests=tuple(map(longer, each.requests))) for each in self.sessions]
+        return replace(self, sessions=tuple(sessions), page_tokens=tokens)
 
 
 class PageNumbers:

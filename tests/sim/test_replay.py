@@ -96,11 +96,36 @@ def test_requests_of_an_open_loop_come_at_their_times_and_fill_the_curve(tmp_pat
     assert len(set(counts.used)) == 1
 
 
+@pytest.mark.parametrize(("ways", "found"), [(1, 1088), (2, 1024), (8, 1024), (16, 1024), (32, 0)])
+def test_ranks_that_share_each_context_find_prefixes_of_their_longer_pages_only(
+    tmp_path: Path, ways: int, found: int
+) -> None:
+    """Two prompts begin with the same 1088 tokens; a third one repeats the second."""
+    first, second = list(range(40)), [*range(17), *range(100, 123)]
+    lines = [
+        {"timestamp": n, "input_length": 40 * 64 + 1, "output_length": 1, "hash_ids": blocks}
+        for n, blocks in enumerate((first, second, second))
+    ]
+    header = {"umbra_trace": 1, "block_tokens": 64}
+    trace = read(write_lines(tmp_path / "n.jsonl", [header, *lines]))
+    setup = Setup(shape=Shape(tensor=32, decode_context=ways), chunk_tokens=found or 2048)
+    outcome = simulate(trace, POLICIES["kv-once"], 100 * GIB, setup, 0)
+    whole = 2560 // (64 * ways) * 64 * ways
+    assert sum(outcome.counts.hits) == found + whole
+    assert outcome.tier.kv.present * 64 * ways == 2 * whole - found
+    wide = trace.in_pages_of(64 * ways)
+    assert wide.in_pages_of(64 * ways) is wide
+    again = simulate(wide, POLICIES["kv-once"], 100 * GIB, setup, 0)
+    assert again.counts == outcome.counts
+
+
 def test_bytes_of_the_published_shape() -> None:
     shape = Shape()
     assert (shape.token_bytes, shape.rank_checkpoint_bytes) == (13_824, 56_171_520), "as SGLang's log says"
     assert shape.page_bytes(once=True) == 884_736
     assert shape.page_bytes(once=False) == 8 * 884_736
     assert Shape(state_bytes=2).checkpoint_bytes == 232_316_928
-    assert Shape(decode_context=8).page_bytes(once=True) == Shape(decode_context=8).page_bytes(once=False) == 884_736
+    shared = Shape(decode_context=8)
+    assert shared.page_tokens == 512
+    assert shared.page_bytes(once=True) == shared.page_bytes(once=False) == 8 * 884_736
     assert Shape(draft=True).page_bytes(once=True) == 884_736 + 64 * 8 * 1400

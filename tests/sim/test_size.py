@@ -72,6 +72,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(agents: Path, capsys: py
         (["--watermarks", "70,90"], "HIGH,LOW"),
         (["--min-requests", "500"], "the longest has 24; lower --min-requests"),
         (["--dcp", "3"], "--dcp 3 does not divide --tensor 8"),
+        (["--dcp", "2", "--dspark"], "a DSPARK draft runs with --dcp 1 only"),
         (["--tensor", "7"], "does not divide the model's 96 heads"),
         (["--lanes", "0"], "not a whole number above 0"),
         (["--decode-rate", "nan"], "not a number above 0"),
@@ -151,6 +152,17 @@ def test_a_deployment_is_replayed_with_its_own_engine_store_and_policy(tmp_path:
     alone = deployed(None, EXAMPLES / "mi355x-tp8-v1.yaml", lanes=8)
     assert alone
     assert (alone.setup, alone.policy) == (plain.setup, None)
+
+
+def test_the_same_device_holds_more_tokens_where_ranks_share_contexts(
+    agents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ratios = []
+    for given in ([], ["--device-tokens", str(8 * 1_140_000)], ["--device-tokens", "20000"]):
+        argv = ["size", "--trace", str(agents), "--dram", "4Gi", "--policy", "kv-once", "--dcp", "8", *SMALL, *given]
+        assert main([*argv, "--seeds", "1", "--output", "json"]) == 0
+        ratios.append(json.loads(capsys.readouterr().out)[0]["hit_ratio"])
+    assert ratios[0] == ratios[1] > ratios[2]
 
 
 def test_sizes_and_policies_follow_the_deployment(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from umbra_linker.shape import KDA_HEADS, Shape
+from umbra_linker.shape import KDA_HEADS, PAGE_TOKENS, Shape
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.cli.deployed import Deployed, deployed
 from umbra_operator.cli.objects import Unusable
@@ -38,7 +38,7 @@ def add_command(commands: Any) -> None:
     add("--lanes", type=_positive, default=8, help="sessions at a time in a closed loop")
     add("--idle-cap", type=_number, default=60.0, help="seconds that a user thinks at most")
     add("--decode-rate", type=_number, default=100.0, help="tokens a second of one answer")
-    add("--device-tokens", type=_positive, help=f"tokens of KV on the device ({TOKENS})")
+    add("--device-tokens", type=_positive, help=f"tokens of KV on the device ({TOKENS}, times --dcp)")
     add("--device-checkpoints", type=_positive, help=f"checkpoints there besides running requests' ({CHECKPOINTS})")
     add("--min-requests", type=_positive, default=150, help="shorter sessions are left out")
     add("--seeds", type=_positive, default=4, help="replays of each, with other sessions at other times")
@@ -120,7 +120,9 @@ def _setup(arguments: argparse.Namespace, given: Deployed | None) -> Any:
     if tensor % ways:
         raise InputError(f"--dcp {ways} does not divide --tensor {tensor}")
     if draft and ways > 1:
-        raise InputError("--dspark runs with --dcp 1 only")
+        raise InputError("a DSPARK draft runs with --dcp 1 only")
+    if base.chunk_tokens < PAGE_TOKENS * ways:
+        raise InputError(f"--dcp {ways} has pages of {PAGE_TOKENS * ways} tokens, more than a prefill chunk has")
     high, low = arguments.watermarks or (base.high_percent, base.low_percent)
     return Setup(
         shape=Shape(tensor, ways, base.shape.kv_bytes, base.shape.state_bytes, draft),
@@ -133,7 +135,8 @@ def _setup(arguments: argparse.Namespace, given: Deployed | None) -> Any:
         recency=Recency(arguments.recency),
         high_percent=high,
         low_percent=low,
-        device_tokens=arguments.device_tokens or base.device_tokens,
+        # The same memory holds more tokens where more ranks share each context.
+        device_tokens=arguments.device_tokens or base.device_tokens * ways // base.shape.decode_context,
         device_checkpoints=arguments.device_checkpoints or base.device_checkpoints,
         chunk_tokens=base.chunk_tokens,
     )
