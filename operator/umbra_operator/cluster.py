@@ -49,6 +49,8 @@ DEPLOYMENTS = Resource(f"/apis/{GROUP}/{VERSION}", "k3deployments")
 PROFILES = Resource(f"/apis/{GROUP}/{VERSION}", "k3profiles", namespaced=False)
 PODS = Resource("/api/v1", "pods")
 SERVICES = Resource("/api/v1", "services")
+SECRETS = Resource("/api/v1", "secrets")
+"""Only ever created: the operator has no right to read one."""
 EVENTS = Resource("/apis/events.k8s.io/v1", "events")
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases")
 POD_MONITORS = Resource("/apis/monitoring.coreos.com/v1", "podmonitors")

@@ -17,6 +17,7 @@ from umbra_operator.render.memory import check_gpu_memory
 from umbra_operator.render.pods import pod
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision, revision
+from umbra_operator.render.secrets import admin_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class CreatePod:
     """Create a pod; a name that exists already is a conflict to be observed."""
 
     manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """Create the Secret of the admin key, unless it exists."""
+
+    manifest: Mapping[str, Any]
+    """All but the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class Prune:
     uid: str
 
 
-Action = CreatePod | DeletePod | PatchPod | Apply | Prune
+Action = CreatePod | CreateSecret | DeletePod | PatchPod | Apply | Prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,11 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     surplus = _surplus(deployment, owned)
     if finding or resolved is None or wanted is None:
         return Plan(surplus, finding, wanted, owned)
-    actions: list[Action] = [*_children(observed, resolved), *surplus, *_missing(deployment, resolved, wanted, owned)]
+    missing = _missing(deployment, resolved, wanted, owned)
+    actions: list[Action] = [*_children(observed, resolved), *surplus]
+    if missing:
+        actions.append(CreateSecret(admin_key(deployment.name, deployment.namespace, deployment.uid)))
+    actions += missing
     actions += _follow(resolved, wanted, owned)
     hold = _hold(resolved, wanted, owned)
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):

@@ -1,6 +1,8 @@
 """The story on one screen: observe, plan, apply, status."""
 
+import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,10 +10,22 @@ from typing import Any
 
 from umbra_operator import errors, events
 from umbra_operator.api.base import API_VERSION
-from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, Cluster
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SECRETS, Cluster
 from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, Finding, PatchPod, Plan, Prune, plan, taken
+from umbra_operator.plan import (
+    Action,
+    Apply,
+    CreatePod,
+    CreateSecret,
+    DeletePod,
+    Finding,
+    PatchPod,
+    Plan,
+    Prune,
+    plan,
+    taken,
+)
 from umbra_operator.poll import Poller
 from umbra_operator.records import ChildRecord, DeploymentRecord, Key, Observed, controller_uid
 from umbra_operator.render import names
@@ -22,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 5.0
 """Until the next look at an object that is in the way and not watched."""
+ADMIN_KEY_BYTES = 32
+"""Random bytes in an admin key."""
 
 
 def utc_now() -> str:
@@ -102,7 +118,8 @@ class Reconciler:
         """Applies one after the other; returns why some could not be.
 
         What is refused holds back nothing else, since without its disruption budget an engine serves all the same. But
-        no pod is made beside another's object of our name: it would run with that account, or that claim.
+        no pod is made beside another's object of our name: it would run with that account, or that claim. And none
+        is made that would wait for its admin key.
         """
         problems: list[errors.Refused | errors.SpecInvalid] = []
         for action in actions:
@@ -111,7 +128,9 @@ class Reconciler:
             except (errors.Refused, errors.SpecInvalid) as error:
                 logger.warning("%s", error)
                 problems.append(error)
-                if isinstance(action, Apply) and isinstance(error, errors.SpecInvalid):
+                if isinstance(action, CreateSecret) or (
+                    isinstance(action, Apply) and isinstance(error, errors.SpecInvalid)
+                ):
                     break
                 continue
             if event := events.of_action(action, observed):
@@ -141,6 +160,10 @@ class Reconciler:
             case CreatePod(manifest):
                 logger.info("creating pod %s", manifest["metadata"]["name"])
                 self._memory.put_pod(await self._create(manifest))
+            case CreateSecret(manifest):
+                with contextlib.suppress(errors.Conflict):
+                    value = {names.ADMIN_KEY: secrets.token_urlsafe(ADMIN_KEY_BYTES)}
+                    await self._cluster.create(SECRETS, {**manifest, "stringData": value})
             case DeletePod(pod, uid, version):
                 logger.info("deleting pod %s", pod)
                 await self._cluster.delete(PODS, namespace, pod, uid, version)

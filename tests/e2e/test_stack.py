@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from localcluster.errors import ClusterError
 from localcluster.progress import Progress
 from localstack import product, profile
 from localstack.engine import Engine, prompt
@@ -41,6 +42,12 @@ def test_a_prefix_is_restored_from_the_store_with_equal_log_probabilities(engine
     assert restored.logprobs == device.logprobs
     assert engine.metric("umbra_linker_read_bytes_total") > read_before
     assert engine.metric("umbra_linker_stored_bytes_total") > 0
+
+
+def test_routes_that_are_not_for_users_need_the_key_of_the_secret(engine: Engine) -> None:
+    with pytest.raises(ClusterError, match="401"):
+        Engine(engine.url).flush(seconds=0)
+    engine.flush()
 
 
 def test_status_names_node_revision_and_epoch(stack: Stack) -> None:

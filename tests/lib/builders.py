@@ -1,14 +1,14 @@
 """Objects for tests: bodies as the API server sends them, and a cluster in memory that plays kubelet and agents."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umbra_operator.agents import Agents, EngineAgent, StoreAgent
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Plan, Prune, plan
+from umbra_operator.plan import Action, Apply, CreatePod, CreateSecret, DeletePod, PatchPod, Plan, Prune, plan
 from umbra_operator.records import Observed
 from umbra_operator.render import names
 
@@ -145,6 +145,8 @@ class World:
             case CreatePod(manifest):
                 assert manifest["metadata"]["name"] not in self.bodies, "the API server would say AlreadyExists"
                 self.add(copy.deepcopy(dict(manifest)))
+            case CreateSecret():
+                pass  # Nothing that is planned rests on it.
             case DeletePod(name, uid, version):
                 body = self._exactly(name, uid, version)
                 body["metadata"]["deletionTimestamp"] = NOW
@@ -170,6 +172,11 @@ class World:
         body.setdefault("status", {"phase": "Pending"}).update(status)
         self._put(body)
         return body
+
+    def apply_all(self, actions: Sequence[Action] | None = None) -> None:
+        """Does what is planned, or only these actions."""
+        for action in self.plan().actions if actions is None else actions:
+            self.apply(action)
 
     def settle(self, name: str) -> None:
         """The kubelet and the agents of a pod come to where its spec and launch document send them."""
@@ -203,8 +210,7 @@ class World:
         """Plans, applies and lets every pod settle until there is nothing to do. Fails when that takes too long."""
         for _ in range(rounds):
             actions = self.plan().actions
-            for action in actions:
-                self.apply(action)
+            self.apply_all(actions)
             self.settle_all()
             if not actions and not self.plan().actions:
                 return

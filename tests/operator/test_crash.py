@@ -247,6 +247,7 @@ def _differences(reference: Outcome, outcome: Outcome) -> Iterator[str]:
 _MASKED = (
     *("resourceVersion", "creationTimestamp", "managedFields", "lastTransitionTime", "startTime", "startedAt"),
     *("finishedAt", "epoch", "podIP", "podIPs", "clusterIP", "clusterIPs", "umbra.dev/attempt", "umbra.dev/content"),
+    "data",  # of the Secret, random
 )
 
 
@@ -264,7 +265,8 @@ def _state(lane: Lane, name: str) -> str:
             # The attempt in a pod's name counts from the pods that are still terminating.
             value = re.sub(rf"{re.escape(name)}-(\d+)-\d+", r"NAME-\1-*", value)
             value = re.sub(r"kube-api-access-\w+", "kube-api-access", value)
-            return value.replace(name, "NAME").replace(lane.stack.namespace, "NAMESPACE").replace(owner, "OWNER")
+            value = value.replace(name, "NAME").replace(lane.stack.namespace, "NAMESPACE")
+            return value.replace(owner, "OWNER").replace(owner[:8], "OWNER")
         return value
 
     for body in bodies:

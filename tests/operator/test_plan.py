@@ -14,7 +14,7 @@ from umbra_operator.agents import Agents, EngineAgent
 from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
 from umbra_operator.cluster import CHILDREN
 from umbra_operator.conditions import Reason
-from umbra_operator.plan import Action, Apply, CreatePod, DeletePod, PatchPod, Prune
+from umbra_operator.plan import Action, Apply, CreatePod, CreateSecret, DeletePod, PatchPod, Prune
 from umbra_operator.render import names
 from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import pod
@@ -33,6 +33,9 @@ def settled(replicas: int = 2, **edits: Any) -> World:
     return world
 
 
+KEY = [("CreateSecret", names.admin_key_secret("k3", "d1"))]
+
+
 def kinds(world: World) -> list[tuple[str, str]]:
     """The planned actions as (what, name of the pod or kind of the child)."""
     found = []
@@ -40,7 +43,7 @@ def kinds(world: World) -> list[tuple[str, str]]:
         match action:
             case Apply(manifest, _):
                 name = manifest["kind"]
-            case CreatePod(manifest):
+            case CreatePod(manifest) | CreateSecret(manifest):
                 name = manifest["metadata"]["name"]
             case Prune(kind, _, _):
                 name = kind
@@ -56,6 +59,7 @@ def test_an_empty_cluster_gets_every_object_at_once_and_what_pods_need_first() -
         ("Apply", "Service"),
         ("Apply", "NetworkPolicy"),
         ("Apply", "PodDisruptionBudget"),
+        *KEY,
         ("CreatePod", "k3-0-0"),
         ("CreatePod", "k3-1-0"),
     ]
@@ -217,8 +221,8 @@ def test_a_pod_edit_replaces_one_pod_under_the_next_attempt() -> None:
     world.edit(spec(replicas=2, cache__dram__size="2Gi"))
     assert kinds(world) == [("DeletePod", "k3-0-0")]
     world.apply(world.plan().actions[0])
-    assert kinds(world) == [("CreatePod", "k3-0-1")], "the name of the terminating pod is not free"
-    world.apply(world.plan().actions[0])
+    assert kinds(world) == [*KEY, ("CreatePod", "k3-0-1")], "the name of the terminating pod is not free"
+    world.apply_all()
     assert world.plan().actions == (), "the other one serves alone"
 
 
@@ -226,7 +230,7 @@ def test_the_next_pod_waits_until_the_replaced_one_has_ended() -> None:
     world = settled()
     world.edit(spec(replicas=2, cache__dram__size="2Gi"))
     for _ in range(2):
-        world.apply(world.plan().actions[0])
+        world.apply_all()
     world.settle("k3-0-1")
     assert world.plan().actions == (), "k3-0-0 still drains and holds its GPUs"
     world.settle("k3-0-0")
@@ -323,7 +327,7 @@ def test_while_a_change_is_held_pods_come_and_go_and_new_ones_have_the_new_revis
     body = world.bodies["k3-0-0"]
     body["metadata"]["deletionTimestamp"] = "x"
     world.memory.put_pod(body)
-    assert kinds(world) == [("CreatePod", "k3-0-1")]
+    assert kinds(world) == [*KEY, ("CreatePod", "k3-0-1")]
     world.run()
     revisions = {record.name: record.launch_revision for record in world.observe().pods}
     assert revisions["k3-0-1"] == revisions["k3-2-0"]

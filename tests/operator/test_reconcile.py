@@ -1,6 +1,7 @@
 """One pass against the real API server, where what the operator remembers is not what is there any more."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 
@@ -9,10 +10,10 @@ import pytest
 from builders import POD_MONITOR_CRD, deployment, profile, stored
 from localcluster.controlplane import ControlPlane
 from umbra_operator import errors
-from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SERVICES, KubeCluster, Resource
+from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SECRETS, SERVICES, KubeCluster, Resource
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
-from umbra_operator.reconcile import LOOK_AGAIN_SECONDS, Reconciler
+from umbra_operator.reconcile import ADMIN_KEY_BYTES, LOOK_AGAIN_SECONDS, Reconciler
 from umbra_operator.render import names
 from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import GRACE_SECONDS
@@ -58,6 +59,31 @@ async def test_a_pod_of_ours_that_was_not_seen_yet_is_found_and_not_made_twice(
     assert [pod["metadata"]["name"] async for pod in door.list(PODS, namespace)] == ["k3-0-0"]
     assert (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["replicas"] == 1
     assert made["metadata"]["uid"]
+
+
+async def test_the_admin_key_is_random_made_once_and_goes_with_the_deployment(
+    door: KubeCluster, namespace: str
+) -> None:
+    made = await door.create(DEPLOYMENTS, deployment(namespace=namespace))
+    keys = []
+    for memory in (Memory(), Memory()):  # the second one remembers no pod, and makes it again
+        memory.put_deployment(await door.get(DEPLOYMENTS, namespace, "k3"))
+        await reconciler(door, memory).reconcile((namespace, "k3"))
+        held = await door.get(SECRETS, namespace, names.admin_key_secret("k3", made["metadata"]["uid"]))
+        keys.append(base64.b64decode(held["data"]["key"]))
+    assert keys[0] == keys[1]
+    assert len(keys[0]) >= ADMIN_KEY_BYTES
+    assert [owner["uid"] for owner in held["metadata"]["ownerReferences"]] == [made["metadata"]["uid"]]
+
+
+async def test_no_pod_is_made_that_would_wait_for_its_admin_key(door: KubeCluster, namespace: str) -> None:
+    memory = Memory()
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    quota = {"metadata": {"name": "none", "namespace": namespace}, "spec": {"hard": {"count/secrets": "0"}}}
+    await door.create(Resource("/api/v1", "resourcequotas"), quota)
+    with pytest.raises(errors.Refused, match="quota"):
+        await reconciler(door, memory).reconcile((namespace, "k3"))
+    assert [pod async for pod in door.list(PODS, namespace)] == []
 
 
 async def test_a_foreign_service_is_looked_at_again_until_it_is_gone(door: KubeCluster, namespace: str) -> None:

@@ -318,7 +318,7 @@ def test_the_page_of_objects_names_every_kind_and_port() -> None:
     page = (ROOT / "docs/reference/objects.md").read_text()
     table = page.split("| Kind |")[1].split("\n\n")[0]
     named = set(re.findall(r"^\| (\w+) \| `NAME", table, re.MULTILINE))
-    assert named == {"Pod", *cluster.CHILDREN}
+    assert named == {"Pod", "Secret", *cluster.CHILDREN}
     ports = {
         (str(port["containerPort"]), port["name"])
         for each in containers(rendered(CASES["small"])).values()

@@ -37,6 +37,11 @@ OWNED: Mapping[str, str] = {
     "--speculative-draft-model": "speculation.dspark.draft",
     "--speculative-dspark-block-size": "speculation.dspark.blockSize",
     "--tokenizer-worker-num": "nothing: one tokenizer process holds the admin key",
+    "--grpc-port": "nothing: it would serve without the admin key",
+    "--grpc-mode": "nothing: it would serve without the admin key",
+    "--smg-grpc-mode": "nothing: it would serve without the admin key",
+    "--use-ray": "nothing: it would serve without the admin key",
+    "--encoder-only": "nothing: it would serve without the admin key",
     "--api-key": "nothing: /server_info would print it",
     "--admin-api-key": "nothing: /server_info would print it",
 }
@@ -57,6 +62,8 @@ PROFILE_MAY_SET = frozenset(
 
 OWNED_ENV: Mapping[str, str] = {
     "UMBP_STANDALONE_ADDRESS": "nothing: Umbra sets it",
+    "UMBRA_ADMIN_KEY_FILE": "nothing: Umbra sets it",
+    "UMBRA_DRAIN_FLAG": "nothing: Umbra sets it",
     "SGLANG_PLUGINS": "nothing: Umbra sets it",
     "SGLANG_RUST_BUILD_MODE": "nothing: no rank may build alone",
     "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "toolchain.treeCore",

@@ -47,6 +47,9 @@ STORE_DIR = "/run/umbp"
 LAUNCH_DIR = "/etc/umbra/launch"
 LAUNCH_FILE = "launch.json"
 MODEL_DIR = "/models"
+ADMIN_KEY_DIR = "/etc/umbra/admin-key"
+ADMIN_KEY = "key"
+"""The admin key in its Secret, and the name of the file that the Secret becomes in the pod."""
 STORE_ADDRESS = f"unix://{STORE_DIR}/umbp.grpc.sock"
 
 
@@ -59,6 +62,15 @@ def pod_numbers(deployment: str, pod: str) -> tuple[int, int] | None:
     """Ordinal and attempt in a name that ``pod_name`` made; None for another name."""
     found = re.fullmatch(rf"{re.escape(deployment)}-([0-9]+)-([0-9]+)", pod)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def admin_key_secret(deployment: str, uid: str) -> str:
+    """Name of the Secret with the admin key.
+
+    With the deployment's uid: nobody may look whose Secret it is, and that of an earlier deployment of this name is
+    collected after the pods of this one are made.
+    """
+    return f"{deployment}-admin-key-{uid[:8]}"
 
 
 def selector(deployment: str) -> dict[str, str]:

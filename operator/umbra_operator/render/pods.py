@@ -50,16 +50,16 @@ def pod(
             },
             "ownerReferences": [names.owner(deployment, uid)],
         },
-        "spec": _spec(resolved, deployment),
+        "spec": _spec(resolved, deployment, uid),
     }
     return podpatch.merge(rendered, resolved.profile.pod_patch)
 
 
-def _spec(resolved: Resolved, deployment: str) -> dict[str, Any]:
+def _spec(resolved: Resolved, deployment: str, uid: str) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "initContainers": [_kit(resolved), _preflight(resolved), _store(resolved)],
         "containers": [_engine(resolved)],
-        "volumes": _volumes(resolved),
+        "volumes": _volumes(resolved, names.admin_key_secret(deployment, uid)),
         "shareProcessNamespace": True,
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -153,6 +153,15 @@ def _engine(resolved: Resolved) -> dict[str, Any]:
             {"name": "http", "containerPort": names.ENGINE_PORT},
             {"name": "agent", "containerPort": names.ENGINE_AGENT_PORT},
         ],
+        # Beside the mount and not in the launch document: a pod without the mount may be given a newer document.
+        "env": [
+            *container["env"],
+            {"name": "UMBRA_ADMIN_KEY_FILE", "value": f"{names.ADMIN_KEY_DIR}/{names.ADMIN_KEY}"},
+        ],
+        "volumeMounts": [
+            *container["volumeMounts"],
+            {"name": "admin-key", "mountPath": names.ADMIN_KEY_DIR, "readOnly": True},
+        ],
         # The agent answers for the engine. /health of the engine fails during a long prefill, so nothing probes it.
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": names.ENGINE_AGENT_PORT},
@@ -190,7 +199,7 @@ def _agent(resolved: Resolved, name: str, image: str, python: str, command: list
     }
 
 
-def _volumes(resolved: Resolved) -> list[dict[str, Any]]:
+def _volumes(resolved: Resolved, admin_key: str) -> list[dict[str, Any]]:
     launch = {
         "items": [
             {
@@ -206,6 +215,7 @@ def _volumes(resolved: Resolved) -> list[dict[str, Any]]:
         {"name": "launch", "downwardAPI": launch},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": resolved.profile.engine.shm_size}},
         {"name": "model", **_model_volume(resolved)},
+        {"name": "admin-key", "secret": {"secretName": admin_key, "defaultMode": 0o400}},
         *(
             {"name": f"host-{mount.name}", "hostPath": {"path": mount.host_path}}
             for mount in resolved.profile.host_mounts

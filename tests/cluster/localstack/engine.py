@@ -32,6 +32,8 @@ class Engine:
     """An engine's address, such as ``http://127.0.0.1:30000``."""
 
     url: str
+    admin_key: str | None = None
+    """What opens the routes that are not for users, where the engine asks for it."""
 
     def generate(self, prompt: list[int], tokens: int = 4) -> Answer:
         """Answers a prompt of token ids, greedily."""
@@ -67,7 +69,10 @@ class Engine:
 
     def _post(self, path: str, body: dict[str, Any]) -> bytes:
         data = json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if self.admin_key:
+            headers["Authorization"] = f"Bearer {self.admin_key}"
+        request = urllib.request.Request(self.url + path, data, headers)
         with urllib.request.urlopen(request, timeout=120) as response:
             answer: bytes = response.read()
         return answer

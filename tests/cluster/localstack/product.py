@@ -1,5 +1,6 @@
 """Puts the product on a running local cluster and waits until it serves."""
 
+import base64
 import json
 import time
 import urllib.request
@@ -80,7 +81,9 @@ def apply(cluster: Cluster, body: dict[str, Any], namespace: str = NAMESPACE) ->
 def engine(stack: Stack, name: str = NAME) -> Engine:
     """The engine behind a deployment's Service, through a loopback port of this machine."""
     address = stack.get("service", name)["spec"]["clusterIP"]
-    return Engine(f"http://127.0.0.1:{stack.cluster.forward(name, f'{address}:30000')}")
+    port = stack.cluster.forward(name, f"{address}:30000")
+    (secret,) = stack.get("secrets", "-l", f"umbra.dev/deployment={name}")["items"]
+    return Engine(f"http://127.0.0.1:{port}", base64.b64decode(secret["data"]["key"]).decode())
 
 
 def store(stack: Stack, serving: Engine, name: str = NAME) -> Store:
