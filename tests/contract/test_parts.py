@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SKIP = re.compile(r"pytest\.(skip|importorskip|mark\.skip)")
 
 
 @pytest.mark.parametrize(("ci", "code", "outcome"), [("", 0, "1 skipped"), ("true", 1, "1 error")])
@@ -28,3 +29,9 @@ def test_a_missing_part_is_named_and_fails_in_ci(tmp_path: Path, ci: str, code: 
     assert re.search(rf"{outcome}|{outcome}s", result.stdout)
     assert "parts that this machine cannot run" in result.stdout
     assert "Go 1.26 or later" in result.stdout
+
+
+def test_nothing_is_left_out_but_through_the_parts() -> None:
+    own = {ROOT / "tests/lib/parts.py", Path(__file__).resolve()}
+    found = [path for path in (ROOT / "tests").rglob("*.py") if path not in own and SKIP.search(path.read_text())]
+    assert found == [], "parts.leave_out(part, reason) skips here and fails in CI"

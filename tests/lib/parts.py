@@ -8,6 +8,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -51,13 +52,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for part in _CHECKS:
         if item.get_closest_marker(part) is None:
             continue
-        reason = obstacle(part)
-        if reason is None:
-            continue
-        _LEFT_OUT[part, reason] += 1
-        if os.environ.get("CI"):
-            pytest.fail(f"{part}: {reason}", pytrace=False)
-        pytest.skip(f"{part}: {reason}")
+        if reason := obstacle(part):
+            leave_out(part, reason)
+
+
+def leave_out(part: str, reason: str) -> NoReturn:
+    """Ends a test that needs what this machine cannot run; for what only the test itself finds out."""
+    _LEFT_OUT[part, reason] += 1
+    if os.environ.get("CI"):
+        pytest.fail(f"{part}: {reason}", pytrace=False)
+    pytest.skip(f"{part}: {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
