@@ -60,6 +60,8 @@ class EngineSnapshot:
     revision_restarts: int = 0
     refused_documents: int = 0
     backoff_seconds: float = 0.0
+    recovery_stopped: bool = False
+    """The engine stays down: it was restarted as often as the launch document allows."""
     store_ready_once: bool = False
     store_ready: bool = False
     engine_problem: str | None = None
@@ -102,6 +104,7 @@ def status(snapshot: EngineSnapshot, epoch: str | None, now: float) -> dict[str,
         "state": snapshot.state,
         "ready": not_ready_reason(snapshot) is None,
         "restarts": snapshot.exited_restarts,
+        "recoveryStopped": snapshot.recovery_stopped,
         "epoch": epoch,
         "storeReadyOnce": snapshot.store_ready_once,
         "startedAt": None if snapshot.started_at is None else round(snapshot.started_at, 3),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from umbra_agent.backoff import Backoff
+from umbra_agent.backoff import Backoff, budget
 from umbra_agent.child import Exit
 from umbra_agent.drain import DRAIN_FLAG, DrainFlag
 from umbra_agent.engine_view import (
@@ -230,6 +230,7 @@ class Supervisor:
         say(f"Engine revision {launch.revision} started as process {self._session.child.pid}.")
         self._set(
             state="starting",
+            recovery_stopped=False,
             kit=launch.kit,
             revision=launch.revision,
             started_at=self._session.child.started_at,
@@ -363,15 +364,24 @@ class Supervisor:
 
     def _fail(self, launch: Launch, last: LastExit) -> None:
         ready_at = self.snapshot.ready_at
-        wait = self._backoff.failed(launch.revision, None if ready_at is None else last.exit.at - ready_at)
+        allowed = budget(launch.live)
+        wait = self._backoff.failed(launch.revision, None if ready_at is None else last.exit.at - ready_at, allowed)
         times = f"{self._backoff.failures} times in a row"
         cause = f" ({last.explanation.detail})" if last.explanation else ""
         sentence = f"The engine ended by itself ({last.exit}), {times}; next start in {wait:g} s."
+        if self._backoff.stopped and allowed is not None:
+            wait = 0.0
+            sentence = (
+                f"The engine ended by itself ({last.exit}) and was restarted {allowed.restarts} times in "
+                f"{allowed.seconds} s, as often as spec.recovery allows: it stays down until restart.id or the spec "
+                "changes."
+            )
         say(f"{sentence}{cause}")
         # The last good document does not wait for the back-off of another one.
         self._problem = None if self._revisions.ended(launch, ready_at is not None) else sentence
         self._set(
             state="failed",
+            recovery_stopped=self._backoff.stopped,
             last_exit=last,
             backoff_seconds=wait,
             revision=None,

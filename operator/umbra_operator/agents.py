@@ -21,6 +21,8 @@ class EngineAgent:
     state: str
     restarts: int
     problem: str | None
+    stopped: bool = False
+    """Whether it stays down because its restarts are spent."""
     reading: EngineReading | None = field(default=None, compare=False)
     """Its numbers, which are other ones in each answer: they make no answer a different one."""
     digest_problem: str | None = field(default=None, compare=False)
@@ -58,6 +60,7 @@ def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
         state=str(body["state"])[:32],
         restarts=int(body["restarts"]),
         problem=_text(body["problem"]),
+        stopped=body.get("recoveryStopped") is True,
         reading=engine_reading(body),
         digest_problem=_text(body.get("digestProblem")),
     )

@@ -41,6 +41,7 @@ _WARNED = frozenset(
         Reason.STORE_FAILED,
         Reason.OUT_OF_MEMORY,
         Reason.ENGINE_FAILED,
+        Reason.RECOVERY_STOPPED,
         Reason.CRD_OUTDATED,
     }
 )

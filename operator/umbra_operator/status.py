@@ -65,7 +65,7 @@ def _verdicts(
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
-    ranks, *judged = _judged(observed, live, assessment)
+    ranks, *judged = _judged(observed, live, agents, assessment)
     available = _available(observed, live)
     # Ranks of which nothing is known are no reason to deny that their engines serve.
     apart = [ranks] if ranks.status is False else []
@@ -190,11 +190,17 @@ _WELL = (
 )
 
 
-def _judged(observed: Observed, live: Sequence[PodRecord], assessment: Assessment | None) -> list[Verdict]:
+def _judged(
+    observed: Observed, live: Sequence[PodRecord], agents: Mapping[str, Agents], assessment: Assessment | None
+) -> list[Verdict]:
     """What the numbers of the engines come to, one verdict for each condition of ``_WELL``."""
+    answers = [(pod.name, agents.get(pod.uid, Agents()).engine) for pod in live]
+    stopped = "; ".join(f"{name}: {engine.problem}" for name, engine in answers if engine and engine.stopped)
     verdicts = []
     for well in _WELL:
-        if not live:
+        if stopped and well.type is Type.DEGRADED:
+            verdicts.append(Verdict(well.type, True, Reason.RECOVERY_STOPPED, stopped))
+        elif not live:
             verdicts.append(Verdict(well.type, None, Reason.PENDING, "there are no pods"))
         elif assessment is None:
             verdicts.append(_told_before(observed, well))

@@ -193,3 +193,21 @@ def test_metrics_are_valid_and_carry_help(engine_agent: EngineAgent) -> None:
 
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_an_engine_that_used_up_its_restarts_stays_down_until_another_revision(
+    engine_agent: EngineAgent, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    live = {"recovery": {"maxRestarts": 1, "windowSeconds": 600}}
+    engine_agent.add_kit()
+    engine_agent.write(engine_agent.launch("a", "--exit-if", str(broken), live=live))
+    status = engine_agent.status_when(lambda status: status["recoveryStopped"], "the restarts are spent")
+    assert (status["state"], status["restarts"]) == ("failed", 1)
+    assert "restarted 1 times in 600 s, as often as spec.recovery allows" in status["problem"]
+    broken.unlink()
+    time.sleep(2.5)  # longer than the wait before a second restart would be
+    assert (engine_agent.status()["state"], engine_agent.status()["restarts"]) == ("failed", 1)
+    engine_agent.serve("b", "--exit-if", str(broken), live=live)
+    assert engine_agent.status()["recoveryStopped"] is False

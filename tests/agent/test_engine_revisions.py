@@ -219,6 +219,7 @@ def test_status_has_the_agreed_fields() -> None:
         "state": "waiting",
         "ready": False,
         "restarts": 0,
+        "recoveryStopped": False,
         "epoch": "epoch",
         "storeReadyOnce": False,
         "startedAt": None,

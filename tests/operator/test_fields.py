@@ -98,6 +98,18 @@ DEPLOYMENT: dict[str, Case] = {
         {"cache.policy.touch.intervalSeconds": 60},
         [f'{LIVE}"touchIntervalSeconds":60'],
     ),
+    "recovery.maxRestarts": (
+        {"recovery": {"maxRestarts": 3}},
+        {},
+        {"recovery.maxRestarts": 5},
+        ['"recovery":{"maxRestarts":5,"windowSeconds":3600}'],
+    ),
+    "recovery.windowSeconds": (
+        {"recovery": {"maxRestarts": 3}},
+        {},
+        {"recovery.windowSeconds": 600},
+        ['"recovery":{"maxRestarts":3,"windowSeconds":600}'],
+    ),
     "cache.policy.checkpoints": (
         {},
         {},

@@ -53,9 +53,12 @@ OOM = {"reason": "OOMKilled"}
 LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
 
 
-def engine_says(state: str, problem: str | None = None, revision: str | None = None) -> Callable[[World], None]:
+def engine_says(
+    state: str, problem: str | None = None, revision: str | None = None, stopped: bool = False
+) -> Callable[[World], None]:
     def step(world: World) -> None:
-        world.agents = {"u1": Agents(EngineAgent(revision, None, state, 0, problem), StoreAgent("e", "ready", None))}
+        engine = EngineAgent(revision, None, state, 0, problem, stopped)
+        world.agents = {"u1": Agents(engine, StoreAgent("e", "ready", None))}
         for uid in list(world.memory.pods()):
             world.agents[uid.uid] = world.agents["u1"]
 
@@ -97,6 +100,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "ProfileNotFound",
         "local-v1",
         "ProfileNotFound",
+    ),
+    "restarts are spent": (
+        both(pod_is(**NOT_READY), engine_says("failed", "it stays down", stopped=True)),
+        "Degraded",
+        "True",
+        "RecoveryStopped",
+        "k3-0-0: it stays down",
+        "EngineFailed",
     ),
     "no readable spec": (
         lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"cache.dram.size": "lots"})),

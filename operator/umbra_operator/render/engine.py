@@ -173,4 +173,9 @@ def _live_settings(resolved: Resolved) -> dict[str, object]:
         "storeBytes": resolved.store_bytes,
     }
     chosen = {name: value for name, value in fields.items() if value is not None}
-    return {name: value for name, value in Settings.from_mapping(chosen).to_mapping().items() if name in chosen}
+    linker = {name: value for name, value in Settings.from_mapping(chosen).to_mapping().items() if name in chosen}
+    recovery = resolved.spec.recovery
+    if recovery is None:
+        return linker
+    # For the agent; the linker ignores a name that it does not know.
+    return {**linker, "recovery": {"maxRestarts": recovery.max_restarts, "windowSeconds": recovery.window_seconds}}

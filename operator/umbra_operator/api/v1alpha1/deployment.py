@@ -480,6 +480,16 @@ class Restart(Model):
     """Any word; another one restarts every engine in its pod, one after the other, and the stores keep their pages."""
 
 
+class Recovery(Model):
+    """How often an engine that ends by itself is started again in its pod, after waits of 1, 2, 4 ... 60 s."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)]
+    """Restarts within windowSeconds; the exit after the last one leaves the engine down until restart.id or the spec
+    changes, and Degraded says so."""
+    window_seconds: Annotated[int, Field(ge=60, le=86400)] = 3600
+    """The window."""
+
+
 class Health(Model):
     """Bounds on starting and stopping."""
 
@@ -571,6 +581,8 @@ class K3DeploymentSpec(Model):
     """How changes reach the pods."""
     restart: Annotated[Restart | None, Field(json_schema_extra=ENGINE)] = None
     """A restart on request."""
+    recovery: Annotated[Recovery | None, Field(json_schema_extra=LIVE)] = None
+    """A bound on restarts. Unset: there is none."""
     health: Health | None = None
     """Bounds on starting and stopping."""
 
