@@ -391,7 +391,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self._closed = True
         self._upkeep.stop()
         quiet = self._quiesce(CLOSE_SECONDS)
-        quiet = quiet and self._loads.stop(1.0) and self._offloads.stop(1.0)
+        quiet = quiet and self._loads.stop(1.0) and self._offloads.stop(1.0) and self.touches.stop(1.0)
         # Releasing asks the store, too; a frozen one must not keep the engine from ending.
         if not quiet or not run_bounded(self._release, CLOSE_SECONDS, "umbra-close"):
             logger.warning("the store does not answer; the engine ends without taking leave of it")

@@ -27,16 +27,23 @@ class LiveSettings:
         self._path = path
         self._base = base
         self._text = b""
+        self._unreadable = False
         self.latest: tuple[int, Settings] = (NONE, base)
         """Version and settings, exchanged as one: one thread looks, another takes."""
         self.look()
 
     def look(self) -> None:
-        """Read the file if it changed. One that cannot be used changes nothing, and is told once."""
+        """Read the file if it changed. One that cannot be read or used changes nothing, and is told once."""
         try:
             text = self._path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             return
+        except OSError as error:
+            if not self._unreadable:
+                logger.error("live settings cannot be read: %s", error)
+            self._unreadable = True
+            return
+        self._unreadable = False
         if text == self._text:
             return
         self._text = text

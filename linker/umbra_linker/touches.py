@@ -92,9 +92,12 @@ class Touches:
         self._metrics = metrics
         self._pools = pools
         self._hints: deque[_Hint] = deque()
-        self._work: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Hint | None] = queue.SimpleQueue()
+        """None ends the thread."""
         self._budget = CpuBudget()
-        threading.Thread(target=self._serve, daemon=True, name=f"umbra-touch-{rank}").start()
+        self._failing = False
+        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"umbra-touch-{rank}")
+        self._thread.start()
 
     def hint(self, pages: Sequence[str], checkpoint: bool) -> bool:
         """Hand over a prefix that the device serves; False where too many wait already.
@@ -133,9 +136,16 @@ class Touches:
         """Forget all hints; what the store was asked goes on."""
         self._hints.clear()
 
+    def stop(self, seconds: float) -> bool:
+        """End the thread, with what waits unasked; False when it still runs after ``seconds``."""
+        while not self._work.empty():
+            self._work.get()
+        self._work.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
     def _serve(self) -> None:
-        while True:
-            hint = self._work.get()
+        while hint := self._work.get():
             begin = time.thread_time()
             present = [True] * (len(hint.pages) + 1)
             result = HintResult.BUDGET
@@ -143,8 +153,12 @@ class Touches:
                 try:
                     self._touch(hint, present)
                     result = HintResult.TOUCHED
+                    self._failing = False
                 except Exception:
-                    logger.exception("a prefix of %d pages could not be touched", len(hint.pages))
+                    # Told once: a store that is gone fails every hint until it is back. The counter has the rest.
+                    if not self._failing:
+                        logger.exception("a prefix of %d pages could not be touched", len(hint.pages))
+                    self._failing = True
                     present = [True] * (len(hint.pages) + 1)
                     result = HintResult.ERROR
             used = time.thread_time() - begin

@@ -58,3 +58,24 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(
         live.look()
     assert live.latest == (good, Settings(rpc_parallelism=8, checkpoints=Checkpoints.ALL))
     assert len(caplog.records) == 1
+
+
+def test_a_file_that_cannot_be_read_is_told_once_until_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "live.json"
+    live = LiveSettings(path, BASE)
+    assert not caplog.records, "without a file nothing is to be changed"
+    told = []
+    for _ in range(2):
+        path.mkdir()
+        live.look()
+        live.look()
+        told.append(len(caplog.records))
+        path.rmdir()
+        version = _write(path, {"checkpoints": "All"})
+        live.look()
+        assert live.latest[0] == version
+        path.unlink()
+    assert told == [1, 2]
+    assert "live settings cannot be read" in caplog.text

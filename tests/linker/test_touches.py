@@ -91,13 +91,47 @@ def test_a_store_that_does_not_answer_costs_hints_and_never_the_caller(
     assert registry.get_sample_value("umbra_linker_touch_hints_total", labels) == 3
 
 
-def test_an_error_says_nothing_about_what_is_there(registry: prometheus_client.CollectorRegistry) -> None:
-    def touch(*unused: Any) -> list[bool]:
-        raise OSError("gone")
+def test_an_error_says_nothing_about_what_is_there_and_is_told_once_until_the_store_is_back(
+    registry: prometheus_client.CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = [True, True, True, False, True]
+
+    def touch(keys: Sequence[str], *unused: Any) -> list[bool]:
+        if gone[0]:
+            raise OSError("gone")
+        return [True] * len(keys)
 
     touches = _touches(registry, touch)
-    touches.hint(["a"], checkpoint=True)
-    assert _answer(touches) == [True, True]
+    told = []
+    while gone:
+        touches.hint(["a"], checkpoint=True)
+        assert _answer(touches) == [True, True]
+        told.append(len(caplog.records))
+        gone.pop(0)
+    assert told == [1, 1, 1, 1, 2]
+    labels = {"rank": "0", "result": "error"}
+    assert registry.get_sample_value("umbra_linker_touch_hints_total", labels) == 4
+
+
+def test_the_thread_ends_when_it_is_told_with_what_waits_unasked(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    asked, begun, thaw = [], threading.Event(), threading.Event()
+
+    def touch(keys: Sequence[str], *unused: Any) -> list[bool]:
+        asked.extend(keys)
+        begun.set()
+        thaw.wait(5)
+        return [True] * len(keys)
+
+    touches = _touches(registry, touch)
+    for page in ("a", "b", "c"):
+        touches.hint([page], checkpoint=True)
+    begun.wait(5)
+    assert not touches.stop(0.01), "it is in a call"
+    thaw.set()
+    assert touches.stop(5)
+    assert {key[0] for key in asked} == {"a"}
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 0.05)), max_size=200))
