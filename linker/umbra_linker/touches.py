@@ -32,7 +32,7 @@ OBJECTS_PER_CALL = 2048
 CORE_PART = 0.01
 """Part of a core that touching may use."""
 BUDGET_SECONDS = 10.0
-"""Over which that is averaged: so long a silence allows the most at once."""
+"""Over which that holds, whenever one begins to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +56,27 @@ class _Hint:
 
 
 class CpuBudget:
-    """A part of a core, averaged. Pure but for the numbers it is given."""
+    """A part of a core that is never exceeded over a span of time, whenever it begins. Pure but for its arguments."""
 
     def __init__(self, part: float = CORE_PART, seconds: float = BUDGET_SECONDS) -> None:
-        """Begin with the most that may be used at once."""
-        self._part = part
+        """Begin with nothing used."""
         self._most = part * seconds
-        self._left = self._most
-        self._then: float | None = None
+        self._seconds = seconds
+        self._used: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
 
     def allows(self, now: float) -> bool:
         """Return whether anything is left at ``now``, in monotonic seconds."""
-        if self._then is not None:
-            self._left = min(self._most, self._left + (now - self._then) * self._part)
-        self._then = now
-        return self._left > 0
+        while self._used and self._used[0][0] <= now - self._seconds:
+            self._sum -= self._used.popleft()[1]
+        if not self._used:
+            self._sum = 0.0  # Sums of fractions drift.
+        return self._sum < self._most
 
-    def spend(self, seconds: float) -> None:
-        """Take CPU seconds that were used; the last hint may overdraw."""
-        self._left -= seconds
+    def spend(self, now: float, seconds: float) -> None:
+        """Count CPU seconds that were used up to ``now``; the last hint may overdraw."""
+        self._used.append((now, seconds))
+        self._sum += seconds
 
 
 class Touches:
@@ -162,7 +164,7 @@ class Touches:
                     present = [True] * (len(hint.pages) + 1)
                     result = HintResult.ERROR
             used = time.thread_time() - begin
-            self._budget.spend(used)
+            self._budget.spend(time.monotonic(), used)
             self._metrics.hinted(result, cpu_seconds=used)
             hint.present = present
 

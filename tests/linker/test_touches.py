@@ -135,11 +135,20 @@ def test_the_thread_ends_when_it_is_told_with_what_waits_unasked(
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 0.05)), max_size=200))
-def test_the_thread_uses_at_most_its_part_of_a_core(hints: list[tuple[float, float]]) -> None:
-    budget, now, spent, longest = CpuBudget(0.01, 10), 0.0, 0.0, 0.0
+def test_the_thread_uses_at_most_its_part_of_a_core_in_any_ten_seconds(hints: list[tuple[float, float]]) -> None:
+    budget, now, used = CpuBudget(0.01, 10), 0.0, list[tuple[float, float]]()
     for pause, cost in hints:
         now += pause
         if budget.allows(now):
-            budget.spend(cost)
-            spent, longest = spent + cost, max(longest, cost)
-        assert spent <= 0.1 + 0.01 * now + longest + 1e-9
+            budget.spend(now, cost)
+            used.append((now, cost))
+    for end, last in used:
+        window = sum(cost for at, cost in used if end - 10 < at <= end)
+        assert window <= 0.1 + last + 1e-9, "the last one may overdraw"
+
+
+def test_what_was_used_ten_seconds_ago_counts_no_more() -> None:
+    budget = CpuBudget(0.01, 10)
+    budget.spend(0.0, 0.1)
+    assert not budget.allows(9.9)
+    assert budget.allows(10.0)
