@@ -5,6 +5,7 @@ from pathlib import Path
 
 from umbra_operator.api.base import GROUP
 from umbra_operator.api.v1alpha1 import KINDS
+from umbra_operator.codegen.alertspage import alerts_page
 from umbra_operator.codegen.chartvalues import readme, values_schema, values_yaml
 from umbra_operator.codegen.crd import crd, to_yaml
 from umbra_operator.codegen.dashboards import DASHBOARDS
@@ -24,6 +25,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs/reference/api.md": api_page(),
         ROOT / "docs/reference/conditions.md": conditions_page(),
         ROOT / "docs/reference/metrics.md": metrics_page(),
+        ROOT / "docs/reference/alerts.md": alerts_page((ROOT / "charts/umbra/files/alerts.yaml").read_text()),
         ROOT / "docs/explanation/what-restarts.md": restarts_page(),
         ROOT / "charts/umbra/values.yaml": values_yaml(),
         ROOT / "charts/umbra/values.schema.json": values_schema(),

@@ -131,6 +131,13 @@ VALUES = (
         "Unset: the page's path in the repository.",
     ),
     Value(
+        "prometheusRule.firstTokenSeconds",
+        10,
+        {"enum": [0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400]},
+        "Within how many seconds 99 of 100 streams are to begin, one of the bounds that SGLang counts by; an alert "
+        "fires when that is missed by far.",
+    ),
+    Value(
         "dashboards.create",
         False,
         _FLAG,
