@@ -56,8 +56,9 @@ def test_what_only_the_operator_reads_changes_nothing(edits: dict[str, Any]) -> 
     assert of(**edits) == of()
 
 
-def test_what_a_running_engine_follows_restarts_nothing() -> None:
-    changed = of(cache__policy={"checkpoints": "All"})
+@pytest.mark.parametrize("edits", [{"cache__policy": {"checkpoints": "All"}}, {"health": {"drainTimeoutSeconds": 1}}])
+def test_what_a_running_engine_follows_restarts_nothing(edits: dict[str, Any]) -> None:
+    changed = of(**edits)
     assert (changed.launch, changed.pod) == (of().launch, of().pod)
     assert changed.live != of().live
 

@@ -22,7 +22,8 @@ out, the order of a map and a newer operator change no revision; an edit that is
 
 Live settings reach all replicas at once, also while a rollout is paused: the pod's launch document changes, the agent
 hands them to the linker, and they come into force in one step of the scheduler on all ranks. An engine that still waits
-for another revision has them with that one.
+for another revision has them with that one. The bound of a drain is the agent's own: a drain that is under way in its
+pod is shortened or given more time.
 
 Replicas change one after the other: [how to roll out](../howto/rollouts.md). Before an engine is stopped for new
 arguments its own parser judges them, and a refused revision stops nothing: see [the agent](agent.md). With

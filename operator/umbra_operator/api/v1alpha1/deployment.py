@@ -495,8 +495,9 @@ class Health(Model):
 
     startup_timeout_seconds: Annotated[int | None, Field(ge=60, le=14400, json_schema_extra=POD)] = None
     """How long the store may take to be ready, in seconds. Unset: computed from its size."""
-    drain_timeout_seconds: Annotated[int | None, Field(ge=0, le=3000, json_schema_extra=ENGINE)] = None
-    """How long running requests may finish before an engine stops, in seconds. Unset: 600."""
+    drain_timeout_seconds: Annotated[int | None, Field(ge=0, le=3000, json_schema_extra=LIVE)] = None
+    """How long running requests may finish before an engine stops, in seconds. Unset: 600. A drain in a pod that stays
+    goes by a new value at once; that of a pod which is being deleted keeps the old one."""
 
 
 def _unless_broken_before(broken: str, message: str) -> Cel:
