@@ -87,9 +87,11 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
 def of_action(action: Action, observed: Observed) -> Event | None:
     """The event about an action that was done; None where the status or the object itself tells enough."""
     match action:
-        case PatchPod(pod, uid, _, annotations):
+        case PatchPod(pod, uid, _, _, annotations):
             revision, record = annotations[names.ANNOTATION_REVISION], _record(uid, observed)
             if record and record.launch_revision == revision:
+                if record.live_revision == annotations[names.ANNOTATION_LIVE]:
+                    return None  # it only gets back what somebody took away
                 note = f"pod {pod} gets other live settings; its engine goes on and follows them"
                 return Event(False, Done.LIVE_SETTINGS_SENT, note)
             note = f"pod {pod} gets launch revision {revision}; its engine restarts in place"

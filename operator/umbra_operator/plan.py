@@ -12,9 +12,8 @@ from umbra_operator.records import DeploymentRecord, Observed, PodRecord
 from umbra_operator.render import names
 from umbra_operator.render.budgets import min_available
 from umbra_operator.render.children import IMMUTABLE, children
-from umbra_operator.render.engine import launch_document
 from umbra_operator.render.memory import check_gpu_memory
-from umbra_operator.render.pods import pod
+from umbra_operator.render.pods import annotations, pod
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision, revision
 from umbra_operator.render.secrets import admin_key
@@ -46,11 +45,12 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class PatchPod:
-    """Give a running pod another launch document, and images where the profile names others."""
+    """Give a running pod Umbra's labels and annotations, the launch document among them."""
 
     name: str
     uid: str
     resource_version: str
+    labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
 
@@ -131,7 +131,8 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     if missing:
         actions.append(CreateSecret(admin_key(deployment.name, deployment.namespace, deployment.uid)))
     actions += missing
-    actions += _follow(resolved, wanted, owned)
+    going = {action.uid for action in surplus}
+    actions += _follow(resolved, wanted, [pod for pod in owned if pod.uid not in going])
     hold = _hold(resolved, wanted, owned)
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents, hold)
@@ -230,14 +231,15 @@ def _missing(
 
 
 def _follow(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> list[PatchPod]:
-    """Live settings for the engines that run what is wanted: it costs nothing, so all at once and never held.
+    """Live settings for the engines that run what is wanted, and labels and annotations that somebody took away.
 
-    An engine behind has them with its new revision: its old launch document is nowhere but in its pod.
+    It costs nothing, so all at once and never held. An engine behind has both with its new revision: its old launch
+    document is nowhere but in its pod.
     """
     return [
         _patch(pod, resolved, wanted)
         for pod in owned
-        if not pod.deleting and not _behind(pod, wanted) and pod.live_revision != wanted.live
+        if not pod.deleting and not _behind(pod, wanted) and not _marked(pod, wanted)
     ]
 
 
@@ -278,13 +280,20 @@ def _hold(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> H
 
 
 def _behind(pod: PodRecord, wanted: Revision) -> bool:
-    return (pod.launch_revision, pod.pod_revision) != (wanted.launch, wanted.pod)
+    """Only a pod that is as wanted ever gets the launch revision that is wanted, so that alone tells."""
+    return pod.launch_revision != wanted.launch
+
+
+def _marked(pod: PodRecord, wanted: Revision) -> bool:
+    """Whether a pod that is as wanted says so in its labels and annotations."""
+    told = (pod.pod_revision, pod.live_revision) == (wanted.pod, wanted.live)
+    return told and pod.labelled and pod.store_size is not None
 
 
 def _replaces(pod: PodRecord, resolved: Resolved, wanted: Revision) -> bool:
     """Whether the change needs another pod in place of this one."""
     recreate = resolved.spec.rollout.strategy is RolloutStrategy.RECREATE
-    return pod.pod_revision != wanted.pod or (recreate and pod.launch_revision != wanted.launch)
+    return _behind(pod, wanted) and (recreate or pod.pod_revision != wanted.pod)
 
 
 def _losing(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) -> dict[str, str]:
@@ -339,9 +348,5 @@ def _delete(pod: PodRecord) -> DeletePod:
 
 
 def _patch(pod: PodRecord, resolved: Resolved, wanted: Revision) -> PatchPod:
-    annotations = {
-        names.ANNOTATION_LAUNCH: launch_document(resolved, wanted.launch),
-        names.ANNOTATION_REVISION: wanted.launch,
-        names.ANNOTATION_LIVE: wanted.live,
-    }
-    return PatchPod(pod.name, pod.uid, pod.resource_version, annotations)
+    labels = names.pod_labels(pod.deployment, pod.ordinal, pod.attempt)
+    return PatchPod(pod.name, pod.uid, pod.resource_version, labels, annotations(resolved, wanted))

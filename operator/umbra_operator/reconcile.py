@@ -167,9 +167,10 @@ class Reconciler:
             case DeletePod(pod, uid, version):
                 logger.info("deleting pod %s", pod)
                 await self._cluster.delete(PODS, namespace, pod, uid, version)
-            case PatchPod(pod, uid, version, annotations):
+            case PatchPod(pod, uid, version, labels, annotations):
                 logger.info("giving pod %s launch revision %s", pod, annotations[names.ANNOTATION_REVISION])
-                meta = {"uid": uid, "resourceVersion": version, "annotations": dict(annotations)}
+                own = {"labels": dict(labels), "annotations": dict(annotations)}
+                meta = {"uid": uid, "resourceVersion": version, **own}
                 self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, {"metadata": meta}))
                 self._poller.hasten(uid)
             case Apply(manifest, uid):

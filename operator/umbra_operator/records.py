@@ -3,6 +3,7 @@
 No cache holds raw bodies. With 10,000 pods that is the difference between tens of MiB and 1 GiB.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -81,6 +82,8 @@ class PodRecord:
     deployment: str
     ordinal: int
     attempt: int
+    labelled: bool
+    """Whether its labels say the same ordinal and attempt as its name."""
     pod_revision: str | None
     """Hash of what only a new pod can change."""
     launch_revision: str | None
@@ -165,13 +168,16 @@ def profile_record(body: Mapping[str, Any]) -> ProfileRecord:
 
 
 def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
-    """Record of a pod, or None when its labels do not name a deployment and an ordinal."""
+    """Record of a pod, or None when neither its name nor its labels tell which replica of a deployment it is.
+
+    The name counts where the two differ: it never changes, and labels can be edited by hand.
+    """
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
-    try:
-        deployment, ordinal = labels[names.LABEL_DEPLOYMENT], int(labels[names.LABEL_ORDINAL])
-        attempt = int(labels[names.LABEL_ATTEMPT])
-    except (KeyError, ValueError):
+    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
+    said = _numbers(labels)
+    numbers = names.pod_numbers(deployment, meta["name"]) or said
+    if not deployment or numbers is None:
         return None
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -183,10 +189,11 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         resource_version=meta["resourceVersion"],
         owner_uid=controller_uid(meta),
         deployment=deployment,
-        ordinal=ordinal,
-        attempt=attempt,
+        ordinal=numbers[0],
+        attempt=numbers[1],
+        labelled=numbers == said,
         pod_revision=annotations.get(names.ANNOTATION_POD_REVISION),
-        launch_revision=annotations.get(names.ANNOTATION_REVISION),
+        launch_revision=annotations.get(names.ANNOTATION_REVISION) or _launch_revision(annotations),
         live_revision=annotations.get(names.ANNOTATION_LIVE),
         store_size=annotations.get(names.ANNOTATION_STORE_SIZE),
         node=spec.get("nodeName"),
@@ -197,6 +204,22 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         unschedulable=scheduled.get("message") if scheduled.get("status") == "False" else None,
         containers=tuple(_container(entry) for entry in statuses),
     )
+
+
+def _numbers(labels: Mapping[str, str]) -> tuple[int, int] | None:
+    """Ordinal and attempt in a pod's labels; None when they are not there, or no numbers."""
+    try:
+        return int(labels[names.LABEL_ORDINAL]), int(labels[names.LABEL_ATTEMPT])
+    except (KeyError, ValueError):
+        return None
+
+
+def _launch_revision(annotations: Mapping[str, str]) -> str | None:
+    """The revision in the launch document itself, for a pod whose annotation with it was taken away."""
+    try:
+        return str(json.loads(annotations[names.ANNOTATION_LAUNCH])["revision"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def child_record(kind: str, body: Mapping[str, Any]) -> ChildRecord:

@@ -151,8 +151,9 @@ class World:
                 body = self._exactly(name, uid, version)
                 body["metadata"]["deletionTimestamp"] = NOW
                 self._put(body)
-            case PatchPod(name, uid, version, annotations):
+            case PatchPod(name, uid, version, labels, annotations):
                 body = self._exactly(name, uid, version)
+                body["metadata"]["labels"].update(labels)
                 body["metadata"]["annotations"].update(annotations)
                 self._put(body)
             case Apply(manifest, uid):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, PROFILE_SPEC, edited
+from guards import guards
 from umbra_operator.api.base import EditClass
 from umbra_operator.api.edits import leaves
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
@@ -218,14 +219,16 @@ DEPLOYMENT: dict[str, Case] = {
     "health.drainTimeoutSeconds": ({}, {}, {"health.drainTimeoutSeconds": 0}, ['"drainTimeoutSeconds":0']),
 }
 DEPLOYMENT_ELSEWHERE = {
-    "profileRef.name": "chooses the profile (test_plan)",
-    "role": "one value, immutable (test_rules)",
-    "replicas": "number of pods (test_plan)",
-    "rollout.strategy": "how a change reaches pods (test_plan)",
-    "rollout.paused": "whether a change reaches pods (test_plan)",
-    "rollout.cacheLoss": "whether a change reaches pods (test_plan)",
-    "rollout.acknowledgedChange": "whether a change reaches pods (test_plan)",
+    "profileRef.name": "tests/operator/test_flow.py::test_one_namespace_with_rights_there_and_nowhere_else",
+    "role": "tests/contract/test_rules.py::test_the_role_is_immutable",
+    "replicas": "tests/operator/test_plan.py::test_scaling_down_deletes_the_highest_ordinals",
+    "rollout.strategy": "tests/operator/test_plan.py::test_the_first_step_of_a_rollout",
+    "rollout.paused": "tests/operator/test_plan.py::test_the_first_step_of_a_rollout",
+    "rollout.cacheLoss": "tests/operator/test_plan.py::test_the_first_step_of_a_rollout",
+    "rollout.acknowledgedChange": "tests/operator/test_flow.py::"
+    "test_a_warm_cache_is_kept_until_its_loss_is_acknowledged",
 }
+"""Fields that show elsewhere than in what is rendered, and the test of what they do."""
 PROFILE: dict[str, Case] = {
     "engine.image": ({}, {}, {"engine.image": "example.test/e2"}, ['"image":"example.test/e2"']),
     "engine.python": (
@@ -293,12 +296,14 @@ PROFILE: dict[str, Case] = {
     "requirements.modes.versions": ({}, {}, {"requirements.modes.versions": "Warn"}, ['\\"versions\\":\\"Warn\\"']),
 }
 PROFILE_ELSEWHERE = {
-    "gpuMemory.size": "what fits (test_plan_command)",
-    "gpuMemory.weights": "what fits (test_plan_command)",
-    "gpuMemory.draft": "what fits (test_plan_command)",
-    "gpuMemory.working": "what fits (test_plan_command)",
-    "engine.allowedArgs": "what extraArgs may hold (test_resolve)",
-    "engine.allowedEnv": "what env may hold (test_resolve)",
+    **dict.fromkeys(
+        ("gpuMemory.size", "gpuMemory.weights", "gpuMemory.draft", "gpuMemory.working"),
+        "tests/operator/test_plan_command.py::test_each_figure_of_the_gpu_s_memory_counts",
+    ),
+    **dict.fromkeys(
+        ("engine.allowedArgs", "engine.allowedEnv"),
+        "tests/operator/test_resolve.py::test_what_does_not_fit_together_is_refused_by_name",
+    ),
 }
 
 
@@ -337,6 +342,11 @@ def test_an_edit_shows_in_the_pod_and_costs_what_its_class_says(kind: str, path:
 def test_every_field_has_a_case() -> None:
     assert set(dict(leaves(K3DeploymentSpec))) == set(DEPLOYMENT) | set(DEPLOYMENT_ELSEWHERE)
     assert set(dict(leaves(K3ProfileSpec))) == set(PROFILE) | set(PROFILE_ELSEWHERE)
+
+
+def test_a_field_that_shows_elsewhere_has_its_test_there() -> None:
+    named = {**DEPLOYMENT_ELSEWHERE, **PROFILE_ELSEWHERE}
+    assert {path: test for path, test in named.items() if not guards(test)} == {}
 
 
 def test_every_field_has_an_edit_class() -> None:

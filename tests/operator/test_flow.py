@@ -304,6 +304,14 @@ def test_a_relabelled_pod_gets_its_labels_back_and_its_engine_goes_on(serving: S
     before, path = serving.pods()["k3-0-1"]["metadata"], f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-1"
     serving.api("PATCH", path, {"metadata": {"labels": {names.LABEL_DEPLOYMENT: "other"}}}, MERGE)
     eventually(lambda: serving.pods()["k3-0-1"]["metadata"]["labels"] == before["labels"], "the label is back")
+    taken = {"labels": {names.LABEL_ORDINAL: "7"}, "annotations": {names.ANNOTATION_POD_REVISION: None}}
+    serving.api("PATCH", path, {"metadata": taken}, MERGE)
+
+    def restored() -> bool:
+        found = serving.pods()["k3-0-1"]["metadata"]
+        return (found["labels"], found["annotations"]) == (before["labels"], before["annotations"])
+
+    eventually(restored, "ordinal and revision are back")
     eventually(serving.ready, "nothing was lost")
     assert {name: pod["metadata"]["uid"] for name, pod in serving.pods().items()} == {"k3-0-1": before["uid"]}
 

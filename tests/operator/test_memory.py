@@ -72,7 +72,6 @@ def test_a_pod_with_other_labels_is_no_longer_remembered_under_its_old_deploymen
 
     for body, others in (
         (relabelled(**{names.LABEL_DEPLOYMENT: "other"}), {(NAMESPACE, "other")}),
-        (relabelled(**{names.LABEL_ORDINAL: "none"}), set()),
         (relabelled(**{names.LABEL_DEPLOYMENT: None}), set()),
     ):
         memory = filled()
@@ -187,10 +186,20 @@ def test_a_child_that_somebody_changed_is_applied_again_once() -> None:
     assert content() == "h"
 
 
-def test_labels_that_are_not_ours_make_no_record() -> None:
+def test_a_pod_that_neither_name_nor_labels_number_makes_no_record() -> None:
     body = pod()
+    body["metadata"]["name"] = "mine"
+    assert Memory().put_pod(body) == {KEY}
     body["metadata"]["labels"][names.LABEL_ORDINAL] = "first"
     assert Memory().put_pod(body) == set()
+
+
+def test_a_pod_s_name_says_which_replica_it_is_whatever_its_labels_say() -> None:
+    memory, body = Memory(), pod()
+    body["metadata"]["labels"][names.LABEL_ORDINAL] = "5"
+    memory.put_pod(body)
+    (record,) = memory.pods()
+    assert (record.ordinal, record.attempt, record.labelled) == (0, 0, False)
 
 
 def test_a_deleted_deployment_leaves_its_pods_in_memory_until_they_are_gone() -> None:

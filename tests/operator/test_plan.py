@@ -140,7 +140,14 @@ def test_an_engine_edit_patches_one_pod_and_keeps_its_uid() -> None:
     (action,) = world.plan().actions
     assert isinstance(action, PatchPod)
     assert (action.name, action.uid) == ("k3-0-0", world.bodies["k3-0-0"]["metadata"]["uid"])
-    assert set(action.annotations) == {names.ANNOTATION_LAUNCH, names.ANNOTATION_REVISION, names.ANNOTATION_LIVE}
+    assert (
+        world.bodies["k3-0-0"]["metadata"]["annotations"].items()
+        >= {
+            name: value
+            for name, value in action.annotations.items()
+            if name not in (names.ANNOTATION_LAUNCH, names.ANNOTATION_REVISION)
+        }.items()
+    )
 
 
 def test_the_next_engine_waits_until_the_agent_says_that_the_first_one_serves_again() -> None:
@@ -190,6 +197,36 @@ def test_live_settings_reach_all_engines_at_once_and_no_pause_holds_them() -> No
     assert world.plan().actions == ()
     world.edit(spec(replicas=3))
     assert len(kinds(world)) == 3, "an edit that is taken back is followed, too"
+
+
+MARKS: dict[str, dict[str, dict[str, str | None]]] = {
+    "another ordinal": {"labels": {names.LABEL_ORDINAL: "7"}},
+    "another attempt": {"labels": {names.LABEL_ATTEMPT: "3"}},
+    "no ordinal": {"labels": {names.LABEL_ORDINAL: None}},
+    "no pod revision": {"annotations": {names.ANNOTATION_POD_REVISION: None}},
+    "another pod revision": {"annotations": {names.ANNOTATION_POD_REVISION: "x"}},
+    "no launch revision": {"annotations": {names.ANNOTATION_REVISION: None, names.ANNOTATION_LIVE: None}},
+    "no size of the store": {"annotations": {names.ANNOTATION_STORE_SIZE: None}},
+}
+
+
+@pytest.mark.parametrize("strategy", RolloutStrategy)
+@pytest.mark.parametrize("case", MARKS)
+def test_what_somebody_did_to_our_labels_and_annotations_costs_no_pod(case: str, strategy: RolloutStrategy) -> None:
+    world = settled(2, rollout__strategy=strategy.value)
+    body = world.bodies["k3-1-0"]
+    before = copy.deepcopy(body["metadata"])
+    for where, marks in MARKS[case].items():
+        kept = {**body["metadata"][where], **marks}
+        body["metadata"][where] = {key: value for key, value in kept.items() if value is not None}
+    world.memory.put_pod(body)
+    if case != "no launch revision":
+        assert kinds(world) == [("PatchPod", "k3-1-0")]
+    world.run()
+    after = world.bodies["k3-1-0"]["metadata"]
+    assert {key: after[key] for key in ("uid", "labels", "annotations")} == {
+        key: before[key] for key in ("uid", "labels", "annotations")
+    }
 
 
 def test_an_engine_that_waits_for_another_revision_has_live_settings_with_it() -> None:
@@ -468,6 +505,16 @@ ROLLOUT = st.fixed_dictionaries(
 )
 
 
+TAKEN_AWAY = [
+    names.ANNOTATION_POD_REVISION,
+    names.ANNOTATION_REVISION,
+    names.ANNOTATION_LIVE,
+    names.ANNOTATION_STORE_SIZE,
+    names.LABEL_ORDINAL,
+    names.LABEL_ATTEMPT,
+]
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Any cluster: pods of several ordinals, attempts, revisions and states, ours or not, and any wanted spec."""
@@ -477,8 +524,8 @@ def worlds(draw: st.DrawFn) -> World:
         told = deployment_spec(**{path.replace(".", "__"): v for path, v in draw(st.sampled_from(SPECS)).items()})
         profile = profile_spec()
         body = pod(resolve(told, profile), revision(told, profile), NAME, NAMESPACE, "d1", ordinal, attempt)
-        if draw(st.booleans()) and draw(st.booleans()):
-            body["metadata"]["annotations"].pop(names.ANNOTATION_POD_REVISION)
+        for own in draw(st.sets(st.sampled_from(TAKEN_AWAY), max_size=2)) if draw(st.booleans()) else ():
+            del body["metadata"]["annotations" if own in body["metadata"]["annotations"] else "labels"][own]
         world.add(body)
         state = draw(st.sampled_from(["pending", "serving", "failed", "silent"]))
         if state in ("serving", "silent"):
@@ -515,7 +562,11 @@ def disrupted(world: World, actions: tuple[Action, ...]) -> set[str]:
             wanted.add(record.name)
             newest[record.ordinal] = max(newest.get(record.ordinal, -1), record.attempt)
     last = {record.name for record in world.observe().pods if record.attempt == newest.get(record.ordinal)}
-    named = {action.name for action in actions if isinstance(action, DeletePod | PatchPod)}
+    running = {record.name: record.launch_revision for record in world.observe().pods}
+    named = {action.name for action in actions if isinstance(action, DeletePod)}
+    for action in actions:
+        if isinstance(action, PatchPod) and running[action.name] != action.annotations[names.ANNOTATION_REVISION]:
+            named.add(action.name)
     return named & wanted & last & really_serving(world)
 
 

@@ -140,6 +140,26 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.
     assert "missing: No such file" in said.err
 
 
+@pytest.mark.parametrize(
+    ("figure", "says"),
+    [
+        ({"size": "200G"}, "weights take 203.0 GB of 200.0 GB"),
+        ({"weights": "2400G"}, "weights take 308.0 GB of 288.0 GB"),
+        ({"draft": "80G"}, "weights take 275.0 GB of 288.0 GB"),
+        ({"working": "90G"}, "weights take 203.0 GB of 288.0 GB on each GPU and the prefill 90.0 GB"),
+    ],
+)
+def test_each_figure_of_the_gpu_s_memory_counts(figure: dict[str, str], says: str) -> None:
+    dspark = {"parallelism.tensor": 8, "speculation": {"type": "DSPARK", "dspark": {"draft": "draft"}}}
+    spec = K3DeploymentSpec.model_validate(edited(DEPLOYMENT_SPEC, dspark))
+    whole = {"size": "288G", "weights": "1560G", "draft": "8G", "working": "24G"}
+    check_gpu_memory(resolve(spec, K3ProfileSpec.model_validate(edited(PROFILE_SPEC, {"gpuMemory": whole}))))
+    with pytest.raises(SpecInvalid, match=says):
+        check_gpu_memory(
+            resolve(spec, K3ProfileSpec.model_validate(edited(PROFILE_SPEC, {"gpuMemory": {**whole, **figure}})))
+        )
+
+
 def test_config_valid_refuses_what_the_plan_refuses() -> None:
     def check(deployment: dict[str, Any], **profile: Any) -> None:
         spec = K3DeploymentSpec.model_validate(edited(DEPLOYMENT_SPEC, deployment))

@@ -1,6 +1,5 @@
 """Every name, label, annotation, port and path that objects share, each once."""
 
-import re
 from typing import Any
 
 from umbra_operator.api.base import API_VERSION, GROUP
@@ -60,8 +59,16 @@ def pod_name(deployment: str, ordinal: int, attempt: int) -> str:
 
 def pod_numbers(deployment: str, pod: str) -> tuple[int, int] | None:
     """Ordinal and attempt in a name that ``pod_name`` made; None for another name."""
-    found = re.fullmatch(rf"{re.escape(deployment)}-([0-9]+)-([0-9]+)", pod)
-    return (int(found[1]), int(found[2])) if found else None
+    parts = pod.removeprefix(f"{deployment}-").split("-")
+    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() for part in parts):
+        return None
+    ordinal, attempt = int(parts[0]), int(parts[1])
+    return (ordinal, attempt) if pod_name(deployment, ordinal, attempt) == pod else None
+
+
+def pod_labels(deployment: str, ordinal: int, attempt: int) -> dict[str, str]:
+    """Umbra's own labels of a pod."""
+    return {**common_labels(deployment), LABEL_ORDINAL: str(ordinal), LABEL_ATTEMPT: str(attempt)}
 
 
 def admin_key_secret(deployment: str, uid: str) -> str:

@@ -36,23 +36,25 @@ def pod(
             "namespace": namespace,
             "labels": {
                 **(metadata.labels if metadata else {}),
-                **names.common_labels(deployment),
-                names.LABEL_ORDINAL: str(ordinal),
-                names.LABEL_ATTEMPT: str(attempt),
+                **names.pod_labels(deployment, ordinal, attempt),
             },
-            "annotations": {
-                **(metadata.annotations if metadata else {}),
-                names.ANNOTATION_LAUNCH: engine.launch_document(resolved, revision.launch),
-                names.ANNOTATION_REVISION: revision.launch,
-                names.ANNOTATION_LIVE: revision.live,
-                names.ANNOTATION_POD_REVISION: revision.pod,
-                names.ANNOTATION_STORE_SIZE: resolved.spec.cache.dram.size,
-            },
+            "annotations": {**(metadata.annotations if metadata else {}), **annotations(resolved, revision)},
             "ownerReferences": [names.owner(deployment, uid)],
         },
         "spec": _spec(resolved, deployment, uid),
     }
     return podpatch.merge(rendered, resolved.profile.pod_patch)
+
+
+def annotations(resolved: Resolved, revision: Revision) -> dict[str, str]:
+    """Umbra's own annotations of a pod: the launch document, and what the operator reads of it again."""
+    return {
+        names.ANNOTATION_LAUNCH: engine.launch_document(resolved, revision.launch),
+        names.ANNOTATION_REVISION: revision.launch,
+        names.ANNOTATION_LIVE: revision.live,
+        names.ANNOTATION_POD_REVISION: revision.pod,
+        names.ANNOTATION_STORE_SIZE: resolved.spec.cache.dram.size,
+    }
 
 
 def _spec(resolved: Resolved, deployment: str, uid: str) -> dict[str, Any]:
