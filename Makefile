@@ -9,7 +9,7 @@ CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umb
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
 endif
-VENV := $(CACHE)/venv/$(shell cat requirements/dev.txt | sha256sum | cut -c1-16)
+VENV := $(CACHE)/venv/$(shell ($(PYTHON) -VV; cat requirements/dev.txt) 2>&1 | sha256sum | cut -c1-16)
 BIN := $(VENV)/bin
 # Absolute, because what make starts runs elsewhere.
 override export UMBRA_CACHE := $(CACHE)
@@ -56,11 +56,11 @@ $(VENV)/done: | python
 	@$(PYTHON) -m umbra_images.cachefolder --writable >/dev/null
 	@mkdir -p $(CACHE)/venv
 	@exec 9>$(VENV).lock; if command -v flock >/dev/null; then flock 9; fi; [ ! -e $@ ] || exit 0; \
-	  echo "installing the development tools into $(VENV)"; \
+	  echo "installing the development tools into $(VENV)" >&2; \
 	  rm -rf $(VENV); \
-	  $(PYTHON) -m venv $(VENV); \
+	  $(PYTHON) -m venv $(VENV) || { echo "error: no virtual environment, see above (Debian: apt-get install python3-venv)"; exit 1; }; \
 	  $(BIN)/pip install --quiet --require-hashes --requirement requirements/dev.txt \
-	    || { echo "error: the package registry cannot be reached; check the network and run the command again"; exit 1; }; \
+	    || { echo "error: the packages of requirements/dev.txt could not be installed, see above; run the command again"; exit 1; }; \
 	  touch $@
 
 .PHONY: python
@@ -117,9 +117,10 @@ pictures: $(VENV)/done $(PICTURES)/done ## Draws the dashboards beside the produ
 	@$(BIN)/python -m panelfigures
 	@$(PICTURES)/bin/python -m panelpictures
 
-$(PICTURES)/done: | python
-	@$(PYTHON) -m venv $(PICTURES)
-	@$(PICTURES)/bin/pip install --quiet --require-hashes --requirement requirements/pictures.txt
+$(PICTURES)/done: | $(VENV)/done
+	@$(PYTHON) -m venv --clear $(PICTURES)
+	@$(PICTURES)/bin/pip install --quiet --require-hashes --requirement requirements/pictures.txt \
+	  || { echo "error: the packages of requirements/pictures.txt could not be installed, see above; run the command again"; exit 1; }
 	@touch $@
 
 # The peer stands apart: nothing else needs it, and its own dependencies are not used.
@@ -163,7 +164,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= PAGE set: make compare-model writes its tables into docs/explanation/cache-model.md
 ##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
-##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests, which are built otherwise
+##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests; the controllers are built by Go in any case
 ##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)
 ##= UMBRA_SEED number that a test which draws at random printed: it draws the same again
 ##= UMBRA_TRIALS how often the tests behind docs/decisions/0001 and 0002 try

@@ -1,9 +1,11 @@
 """`PYTHONPATH=images python3 -m umbra_images operator kit --output dist`: write images as OCI archives.
 
-Push one with any OCI tool, for example `skopeo copy oci-archive:dist/operator.tar docker://registry/umbra/operator`.
+Push one without compressing it anew, which would change the digest, for example with
+`skopeo copy --preserve-digests oci-archive:dist/operator.tar docker://registry/umbra/operator`.
 """
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,10 +26,13 @@ def main() -> int:
         arguments.output.mkdir(parents=True, exist_ok=True)
         for name in arguments.images:
             image = builder.operator() if name == "operator" else builder.kit()
-            with (arguments.output / f"{name}.tar").open("wb") as out:
+            # An archive that is not whole must not be pushed.
+            target, part = arguments.output / f"{name}.tar", arguments.output / f".{name}.tar.part"
+            with part.open("wb") as out:
                 image.write(out)
+            part.rename(target)
             print(image.pinned)
-    except (ImageError, CacheError) as problem:
+    except (ImageError, CacheError, OSError, subprocess.TimeoutExpired) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     return 0

@@ -19,7 +19,8 @@ _SKIPPED = ("usr/share/man/", "usr/share/locale/", "usr/share/lintian/", "usr/sh
 
 def unpack(packages: Sequence[str], tree: Path) -> None:
     """Download the packages with apt-get and unpack them below `tree`, with /bin, /lib and /sbin merged into /usr."""
-    with tempfile.TemporaryDirectory() as folder:
+    tree.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
         argv = [_tool("apt-get"), "download", *packages]
         result = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
         if result.returncode != 0:

@@ -1,6 +1,5 @@
 """What is in the operator image and in the kit image."""
 
-import hashlib
 import os
 import platform
 import shutil
@@ -8,13 +7,12 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import debian, oci
+from .builds import build, key
 from .errors import ImageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,6 +23,7 @@ _PACKAGES = REPOSITORY / "images" / "debian-packages.txt"
 _REQUIREMENTS = REPOSITORY / "requirements" / "operator.txt"
 # Code that decides what a layer looks like, beside its inputs.
 _SOURCES = (Path(oci.__file__), Path(debian.__file__))
+_TREE = "tree"
 _WHEELS, _CODE = "opt/umbra/lib", "opt/umbra/code"
 _ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\numbra:x:65532:65532:umbra:/:/usr/sbin/nologin\n",
@@ -70,32 +69,33 @@ class Builder:
         )
 
     def _python(self) -> oci.Layer:
-        tree = self._python_tree()
-        key = tree.name
-        return oci.cached_layer(self.cache, key) or oci.layer_from_tree(tree, self.cache, key)
+        base = self._python_base()
+        return oci.cached_layer(self.cache, base.name) or oci.layer_from_tree(base / _TREE, self.cache, base.name)
 
-    def _python_tree(self) -> Path:
+    def _python_base(self) -> Path:
         """The unpacked and byte-compiled Python base; it stays in the cache to compile the other layers with."""
-        tree = self.cache / f"python-{_hash(_PACKAGES, *_SOURCES, *_ACCOUNTS.values(), debian.MULTIARCH)}"
-        if not tree.exists():
-            with _becoming(tree) as temporary:
-                debian.unpack(_lines(_PACKAGES), temporary)
-                for name, text in _ACCOUNTS.items():
-                    (temporary / name).write_text(text)
-                (temporary / "usr/bin/python3").symlink_to("python3.11")
-                debian.compile_python(temporary, temporary / "usr/lib/python3.11", "/usr/lib/python3.11")
-        return tree
+
+        def make(temporary: Path) -> None:
+            tree = temporary / _TREE
+            debian.unpack(_lines(_PACKAGES), tree)
+            for name, text in _ACCOUNTS.items():
+                (tree / name).write_text(text)
+            (tree / "usr/bin/python3").symlink_to("python3.11")
+            debian.compile_python(tree, tree / "usr/lib/python3.11", "/usr/lib/python3.11")
+
+        inputs = key(_PACKAGES, *_SOURCES, *_ACCOUNTS.values(), debian.MULTIARCH)
+        return build(self.cache / f"python-{inputs}", make)
 
     def _wheels(self) -> oci.Layer:
-        tree = self._python_tree()
-        key = f"wheels-{_hash(_REQUIREMENTS, tree.name)}"
-        if found := oci.cached_layer(self.cache, key):
+        base = self._python_base()
+        name = f"wheels-{key(_REQUIREMENTS, base.name)}"
+        if found := oci.cached_layer(self.cache, name):
             return found
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=self.cache) as folder:
             target = Path(folder) / _WHEELS
             _install(_REQUIREMENTS, target)
-            debian.compile_python(tree, target, f"/{_WHEELS}")
-            return oci.layer_from_tree(Path(folder), self.cache, key)
+            debian.compile_python(base / _TREE, target, f"/{_WHEELS}")
+            return oci.layer_from_tree(Path(folder), self.cache, name)
 
     def _code_layer(self, name: str, folder: str, packages: tuple[str, ...]) -> oci.Layer:
         """Our own code at `folder` in the image, with the metadata that entry points are found by."""
@@ -105,18 +105,18 @@ class Builder:
             for path in sorted(root.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     files[f"{folder}/{path.relative_to(root.parent)}"] = path
-        tree = self._python_tree()
+        base = self._python_base()
         contents = (part for item in sorted(files.items()) for part in item)
-        key = f"{name}-{_hash(*contents, tree.name)}"
-        if found := oci.cached_layer(self.cache, key):
+        layer = f"{name}-{key(*contents, base.name)}"
+        if found := oci.cached_layer(self.cache, layer):
             return found
-        with tempfile.TemporaryDirectory() as temporary:
+        with tempfile.TemporaryDirectory(dir=self.cache) as temporary:
             for path_in_image, content in files.items():
                 target = Path(temporary) / path_in_image
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
-            debian.compile_python(tree, Path(temporary) / folder, f"/{folder}")
-            return oci.layer_from_tree(Path(temporary), self.cache, key)
+            debian.compile_python(base / _TREE, Path(temporary) / folder, f"/{folder}")
+            return oci.layer_from_tree(Path(temporary), self.cache, layer)
 
 
 def project() -> dict[str, Any]:
@@ -168,27 +168,5 @@ def _install(requirements: Path, target: Path) -> None:
         record.unlink()
 
 
-@contextmanager
-def _becoming(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that becomes it when the block ends well."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        with suppress(OSError):  # another build made it meanwhile
-            temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def _lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-
-
-def _hash(*parts: Path | str | bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        content = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part
-        digest.update(len(content).to_bytes(8, "big") + content)
-    return digest.hexdigest()[:16]

@@ -4,15 +4,18 @@ import hashlib
 import io
 import json
 import platform
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 _MEDIA = "application/vnd.oci.image"
-_CHUNK_BYTES = 1024 * 1024
+KEPT = 20
+"""Cached layers of a kind that stay, the last used ones."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -52,7 +55,7 @@ class Image:
         return f"{self.name}@{self.digest}"
 
     def write(self, out: IO[bytes]) -> None:
-        """Write an OCI layout as a tar stream, ready for `ctr images import -`, `skopeo` or `crane push`."""
+        """Write an OCI layout as a tar stream, ready for `ctr images import -` or `skopeo copy`."""
         manifest, config = self._manifest(), self._config()
         descriptor = {"mediaType": f"{_MEDIA}.manifest.v1+json", "digest": _digest(manifest), "size": len(manifest)}
         # containerd names the image by the first annotation, other tools by the second.
@@ -124,16 +127,35 @@ def layer_from_files(
 def cached_layer(cache: Path, key: str) -> Layer | None:
     """The layer that an earlier run wrote under this key."""
     try:
-        record = json.loads((cache / f"{key}.json").read_text())
+        record = json.loads(_record(cache, key).read_text())
         layer = Layer(_file(cache, record["digest"]), record["digest"], record["size"])
     except (OSError, ValueError, KeyError):
         return None
-    return layer if layer.path.exists() else None
+    if not layer.path.exists():
+        return None
+    with suppress(OSError):
+        _record(cache, key).touch()
+    return layer
 
 
 def _file(cache: Path, digest: str) -> Path:
     """Layers are stored by content, so that two builds at once can neither mix nor mismatch file and record."""
     return cache / f"{digest.removeprefix('sha256:')}.tar"
+
+
+def _record(cache: Path, key: str) -> Path:
+    return cache / f"{key}.json"
+
+
+def _remove_old(cache: Path, key: str) -> None:
+    """Remove all but the last `KEPT` used layers of this kind: every change of the code makes new ones."""
+    kind = re.compile(rf"{re.escape(key.rpartition('-')[0])}-[0-9a-f]{{16}}\.json")
+    records = [path for path in cache.iterdir() if kind.fullmatch(path.name)]
+    for path in sorted(records, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        digest = json.loads(path.read_text())["digest"]
+        path.unlink(missing_ok=True)
+        if not any(digest in other.read_text() for other in cache.glob("*.json")):
+            _file(cache, digest).unlink(missing_ok=True)
 
 
 def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Path | None]]) -> Layer:
@@ -150,7 +172,9 @@ def _write_layer(cache: Path, key: str, entries: Iterable[tuple[str, bytes | Pat
         # Last: a layer without its record is written anew.
         record = Path(folder) / "record"
         record.write_text(json.dumps({"digest": layer.digest, "size": layer.size}))
-        record.rename(cache / f"{key}.json")
+        record.rename(_record(cache, key))
+    if "-" in key:
+        _remove_old(cache, key)
     return layer
 
 

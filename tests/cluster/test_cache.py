@@ -11,7 +11,7 @@ import pytest
 from cpuengine import packages
 from localcluster import cache, images
 from product import ROOT
-from umbra_images import cachefolder
+from umbra_images import builds, cachefolder
 from umbra_images.cachefolder import CacheError
 
 
@@ -124,3 +124,15 @@ def test_a_duration_that_cannot_be_kept_harms_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setenv("UMBRA_CACHE", "/proc/umbra")
     cache.remember_duration("step", 1.0)
     assert cache.last_duration("step") is None
+
+
+def test_older_builds_of_a_kind_go_and_those_of_another_stay(tmp_path: Path) -> None:
+    other = cache.build(tmp_path / f"tool-more-{'0' * 16}", lambda folder: None)
+    every = [tmp_path / f"tool-{number:016x}" for number in range(builds.KEPT + 2)]
+    for age, folder in enumerate(every):
+        cache.build(folder, lambda folder: None)
+        os.utime(folder / builds.DONE, (age, age))
+    cache.build(every[1], lambda folder: None)  # used again
+    cache.build(tmp_path / f"tool-{'f' * 16}", lambda folder: None)
+    left = {path for path in tmp_path.iterdir() if path.is_dir()}
+    assert left == {other, every[1], every[-1], tmp_path / f"tool-{'f' * 16}"}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_a_cached_layer_is_used_and_a_damaged_cache_is_not(tmp_path: Path) -> No
     assert oci.cached_layer(tmp_path, "other") is None
     layer.path.unlink()
     assert oci.cached_layer(tmp_path, "key") is None
+
+
+def test_the_last_used_layers_of_a_kind_stay(tmp_path: Path) -> None:
+    keys = [f"kit-{number:016x}" for number in range(oci.KEPT + 2)]
+    other = oci.layer_from_files({"file": b"other"}, tmp_path, f"operator-{'0' * 16}")
+    for age, key in enumerate(keys[:-1]):
+        oci.layer_from_files({"file": key.encode()}, tmp_path, key)
+        os.utime(tmp_path / f"{key}.json", (age, age))
+    assert oci.cached_layer(tmp_path, keys[1])
+    oci.layer_from_files({"file": b"newest"}, tmp_path, keys[-1])
+    left = {key for key in keys if oci.cached_layer(tmp_path, key)}
+    assert left == {keys[1], *keys[3:]}
+    assert oci.cached_layer(tmp_path, f"operator-{'0' * 16}") == other
+    assert len(list(tmp_path.glob("*.tar"))) == oci.KEPT + 1
 
 
 def test_builds_at_the_same_time_do_not_mix(tmp_path: Path) -> None:

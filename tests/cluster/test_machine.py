@@ -1,5 +1,6 @@
 """Each bad situation is told in one sentence with a way out."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -22,6 +23,17 @@ def test_without_cgroup_controllers_nothing_is_started(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(machine, "CGROUPS", tmp_path)
     with pytest.raises(ClusterError, match="No cgroup controllers"):
+        machine.check_rights()
+
+
+def test_cgroups_that_cannot_be_written_are_told_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != tmp_path)
+    with pytest.raises(ClusterError, match=f"{tmp_path} cannot be written.*make up-api"):
         machine.check_rights()
 
 
@@ -94,27 +106,50 @@ def test_clusters_of_two_caches_share_no_name_of_the_machine(monkeypatch: pytest
 def test_the_last_cluster_puts_back_what_the_first_one_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, folder = tmp_path / "setting", tmp_path / "folder"
     setting.write_text("0\n")
-    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(host, "RECORD", tmp_path / "record" / "host.json")
+    monkeypatch.setattr(host, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(host, "SYSCTLS", (str(setting), str(tmp_path / "no-such-setting")))
     monkeypatch.setattr(host, "FOLDERS", (str(folder),))
-    host.claim("first")
+    host.claim("first", tmp_path)
     setting.write_text("1\n")
     (folder / "empty").mkdir(parents=True)
-    host.claim("second")
+    host.claim("second", tmp_path)
     host.release("first")
     assert setting.read_text() == "1\n"
     host.release("second")
     host.release("second")
     assert setting.read_text() == "0"
     assert not folder.exists()
+    assert not host.RECORD.parent.exists()
+
+
+def test_after_a_reboot_settings_are_forgotten_and_folders_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, folder = tmp_path / "setting", tmp_path / "folder"
+    setting.write_text("0\n")
+    monkeypatch.setattr(host, "RECORD", tmp_path / "record" / "host.json")
+    monkeypatch.setattr(host, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(host, "SYSCTLS", (str(setting),))
+    monkeypatch.setattr(host, "FOLDERS", (str(folder),))
+    host.claim("first", tmp_path)
+    folder.mkdir()
+    host.RECORD.write_text(json.dumps({**json.loads(host.RECORD.read_text()), "boot": "an earlier one"}))
+    assert host.owners() == {}
+    setting.write_text("2\n")
+    host.claim("first", tmp_path)
+    host.release("first")
+    assert setting.read_text() == "2\n"
+    assert not folder.exists()
 
 
 def test_files_of_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "folder"
-    monkeypatch.setenv("UMBRA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(host, "RECORD", tmp_path / "record" / "host.json")
+    monkeypatch.setattr(host, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(host, "SYSCTLS", ())
     monkeypatch.setattr(host, "FOLDERS", (str(folder),))
-    host.claim("first")
+    host.claim("first", tmp_path)
     folder.mkdir()
     (folder / "theirs").write_text("keep")
     host.release("first")

@@ -16,6 +16,7 @@ import pytest
 
 from cpuengine import EngineEnvironmentError, cache, debian, environment, packages, sharedlib
 from cpuengine.processes import remove_dead_shared_memory, session_members, start, stop_session, wait_for
+from umbra_images import builds
 
 CLOSED_PORT = "http://127.0.0.1:9"
 
@@ -49,23 +50,21 @@ def test_the_registry_is_unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         packages.install_locked(Path(sys.executable), cache.MORI_LOCK, "--target", tmp_path / "target")
 
 
-def test_the_last_used_builds_stay_and_so_does_one_that_is_in_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    builds = [tmp_path / f"{number:016x}" for number in range(cache.KEPT + 3)]
-    for age, build in enumerate(builds[:-1]):
+def test_the_last_used_builds_stay_and_so_does_one_that_is_in_use(tmp_path: Path) -> None:
+    every = [tmp_path / f"{number:016x}" for number in range(builds.KEPT + 3)]
+    for age, build in enumerate(every[:-1]):
         build.mkdir()
-        (build / cache.DONE).touch()
-        os.utime(build / cache.DONE, (1000 - age, 1000 - age))
-    builds[-1].mkdir()  # half-made
+        (build / builds.DONE).touch()
+        os.utime(build / builds.DONE, (1000 - age, 1000 - age))
+    every[-1].mkdir()  # half-made
     (tmp_path / "uv").mkdir()
-    used = builds[cache.KEPT]
+    used = every[builds.KEPT]
     shutil.copy("/bin/sleep", used / "sleep")
     with subprocess.Popen([used / "sleep", "60"]) as running:
-        wait_for(lambda: cache._in_use(used), 5.0, "the program did not start")
-        assert sorted(cache.remove_old(tmp_path)) == builds[cache.KEPT + 1 :]
+        wait_for(lambda: builds.in_use(used), 5.0, "the program did not start")
+        assert sorted(cache.remove_old(tmp_path)) == every[builds.KEPT + 1 :]
         running.kill()
-    assert {path.name for path in tmp_path.iterdir()} == {"uv", *(path.name for path in builds[: cache.KEPT + 1])}
+    assert {path.name for path in tmp_path.iterdir()} == {"uv", *(path.name for path in every[: builds.KEPT + 1])}
 
 
 def test_a_build_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

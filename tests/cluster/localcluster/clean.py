@@ -11,9 +11,9 @@ from .layout import layout
 from .progress import Progress
 from .teardown import mounts
 
-_MADE = ("engine", "go-build", "go-mod", "helm", "host", "layers", "log", "tools", "uv", "venv", "durations.json")
+_MADE = ("bench", "engine", "go-build", "go-mod", "helm", "layers", "log", "tools", "uv", "venv", "durations.json")
 _LOCKS = (".durations.lock", ".cluster*.lock", ".session-*.lock")
-_WORK = (*_LOCKS, "engine/.lock", "tools/.*.lock", "venv/*.lock", "host/lock")
+_WORK = (*_LOCKS, "engine/.lock", "tools/.*.lock", "venv/*.lock")
 
 
 def clean(progress: Progress) -> None:
@@ -47,7 +47,7 @@ def _refuse_in_use(folder: Path) -> None:
         if directory.exists():
             name = directory.name.removeprefix("cluster").removeprefix("-")
             raise ClusterError(f"A cluster lives in {directory}: run `{layout(name).command('down')}` first.")
-    if owners := host.owners():
+    if owners := [name for name, directory in host.owners().items() if Path(directory).is_relative_to(folder)]:
         raise ClusterError(
             f"The machine is still changed for {', '.join(owners)}: run `{layout().command('down')}` first."
         )

@@ -221,7 +221,7 @@ def _usable(where: Layout, state: State, mode: str) -> bool:
 
 def _control_plane_and_node(where: Layout, state: State, binaries: toolchain.Binaries) -> Cluster:
     """Start or repair everything, each thing as soon as what it needs is there."""
-    host.claim(where.name)
+    host.claim(where.name, where.directory)
     where.directory.mkdir(parents=True, exist_ok=True)
     state.set(_MODE, NODE)
     if not network.usable(where.namespace):

@@ -113,6 +113,7 @@ def check_go() -> str:
 def needed_bytes(folders: Iterable[Path]) -> int:
     """What the disk must have for the groups in these folders: with a filled build cache, only for the binaries."""
     missing = [folder for folder in folders if not cache.complete(folder)]
-    if missing and not (cache.root() / "go-build" / "00").is_dir():
+    # An interrupted first build leaves a part of the build cache, and no group.
+    if missing and not list((cache.root() / "tools").glob("kubernetes-*/done")):
         return COLD_BYTES
     return len(missing) * WARM_BYTES

@@ -45,11 +45,17 @@ def sysctl(name: str) -> str | None:
         return None
 
 
+RECORD = Path("/var/lib/umbra-local/host.json")
+"""One for the machine, not one for each cache: two caches' clusters change the same settings."""
+LOCK = Path("/run/lock/umbra-local")
+
+
 @dataclass
 class _Record:
     """The machine as the first cluster found it, and which clusters run now."""
 
-    owners: list[str] = field(default_factory=list)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Name of each cluster and its folder."""
     sysctls: dict[str, str] = field(default_factory=dict)
     absent_folders: list[str] = field(default_factory=list)
     boot: str = field(default_factory=boot_id)
@@ -57,33 +63,36 @@ class _Record:
     @staticmethod
     def load() -> "_Record":
         try:
-            record = _Record(**json.loads(_file().read_text()))
+            record = _Record(**json.loads(RECORD.read_text()))
         except (OSError, ValueError, TypeError):
             return _Record()
-        # After a reboot the sysctls have their defaults again and the record says nothing.
-        return record if record.boot == boot_id() else _Record()
+        # After a reboot nothing runs and the sysctls have their defaults again, but the folders are still there.
+        return record if record.boot == boot_id() else _Record(absent_folders=record.absent_folders)
 
     def save(self) -> None:
-        cache.write(_file(), json.dumps(asdict(self), indent=1))
-
-
-def _file() -> Path:
-    return cache.root() / "host" / "host.json"
+        if self.owners:
+            cache.write(RECORD, json.dumps(asdict(self), indent=1))
+            return
+        RECORD.unlink(missing_ok=True)
+        with suppress(OSError):
+            RECORD.parent.rmdir()
 
 
 def _locked() -> AbstractContextManager[None]:
-    return cache.locked(_file().with_name("lock"), "the record of the machine", 60.0)
+    return cache.locked(LOCK, "the record of the machine", 60.0)
 
 
-def claim(owner: str) -> None:
-    """Remember the machine as it is now, unless another cluster runs and has done so."""
+def claim(owner: str, directory: Path) -> None:
+    """Remember the machine as it is now, unless another cluster runs and has done so; `directory` is the owner's."""
     with _locked():
         record = _Record.load()
         if not record.owners:
             record.sysctls = {name: value for name in SYSCTLS if (value := sysctl(name)) is not None}
-            record.absent_folders = [folder for folder in FOLDERS if not Path(folder).exists()]
+            record.absent_folders += [
+                folder for folder in FOLDERS if folder not in record.absent_folders and not Path(folder).exists()
+            ]
         if owner not in record.owners:
-            record.owners.append(owner)
+            record.owners[owner] = str(directory)
             record.save()
 
 
@@ -93,7 +102,7 @@ def release(owner: str) -> None:
         record = _Record.load()
         if owner not in record.owners:
             return
-        record.owners.remove(owner)
+        del record.owners[owner]
         if not record.owners:
             for name, value in record.sysctls.items():
                 if sysctl(name) != value:
@@ -103,8 +112,8 @@ def release(owner: str) -> None:
         record.save()
 
 
-def owners() -> list[str]:
-    """Names of the clusters that need the machine changed now."""
+def owners() -> dict[str, str]:
+    """Names of the clusters that need the machine changed now, and their folders."""
     return _Record.load().owners
 
 

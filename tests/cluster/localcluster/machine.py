@@ -45,6 +45,11 @@ def check_rights() -> None:
         raise ClusterError(
             f"No cgroup controllers for memory, cpu and pids are mounted under {CGROUPS}: mount them, {api_only()}."
         )
+    if locked := [folder for folder in _hierarchies() if not os.access(folder, os.W_OK)]:
+        raise ClusterError(
+            f"{locked[0]} cannot be written, as in an unprivileged container: run on the machine itself, or give the "
+            f"container its cgroups writable (`docker run --privileged`), {api_only()}."
+        )
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False, timeout=30)
     if probe.returncode != 0:
         raise ClusterError(
@@ -59,6 +64,11 @@ def cgroup_version() -> int | None:
     if controllers.exists():
         return 2 if {"memory", "cpu", "pids"} <= set(controllers.read_text().split()) else None
     return 1 if all((CGROUPS / name).is_dir() for name in ("memory", "cpu", "pids")) else None
+
+
+def _hierarchies() -> list[Path]:
+    """Folders in which a node makes cgroups of its own."""
+    return [CGROUPS] if cgroup_version() == 2 else [CGROUPS / name for name in ("memory", "cpu", "pids")]
 
 
 def missing_packages() -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from contextlib import suppress
 from pathlib import Path
+
+from umbra_images import builds
 
 from .errors import EngineEnvironmentError
 
+DONE = builds.DONE
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
 ENGINE_LOCK = REPOSITORY / "requirements" / "engine.txt"
@@ -17,11 +19,6 @@ MORI_LOCK = REPOSITORY / "requirements" / "mori.txt"
 
 NEEDED_BYTES = 3 * 10**9
 """Free disk for a first build; measured 2.6 GB including uv's cache on the same file system."""
-
-DONE = "done"
-"""File in a complete build; its time is that of the last use."""
-KEPT = 3
-"""Builds that stay, the last used ones: one for each of a few branches, 2.6 GB each."""
 
 # What a running engine never reads: changing it must not rebuild 2.6 GB.
 _NOT_BUILT_FROM = {
@@ -68,24 +65,8 @@ def require_free_disk(folder: Path) -> None:
 
 
 def remove_old(folder: Path) -> list[Path]:
-    """Remove half-made builds below ``folder`` and all but the last ``KEPT`` used; return what was removed.
+    """Remove half-made builds below ``folder`` and all but the last few used; return what was removed.
 
     A build that a process still runs from stays. The caller holds the build lock.
     """
-    builds = [path for path in folder.iterdir() if re.fullmatch(r"[0-9a-f]{16}", path.name)]
-    whole = [path for path in builds if (path / DONE).exists()]
-    kept = sorted(whole, key=lambda path: (path / DONE).stat().st_mtime, reverse=True)[:KEPT]
-    old = [path for path in builds if path not in kept and not _in_use(path)]
-    for path in old:
-        shutil.rmtree(path, ignore_errors=True)
-    return old
-
-
-def _in_use(folder: Path) -> bool:
-    """Whether a process has mapped a file below ``folder``, in a container or not."""
-    wanted = f" {folder}/".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if wanted in (process / "maps").read_bytes():
-                return True
-    return False
+    return builds.remove_old(path for path in folder.iterdir() if re.fullmatch(r"[0-9a-f]{16}", path.name))
