@@ -66,15 +66,15 @@ class CpuBudget:
         self._sum = 0.0
 
     def allows(self, now: float) -> bool:
-        """Return whether anything is left at ``now``, in monotonic seconds."""
+        """Return whether at ``now``, in monotonic seconds, so much is left as the dearest of late has taken."""
         while self._used and self._used[0][0] <= now - self._seconds:
             self._sum -= self._used.popleft()[1]
         if not self._used:
             self._sum = 0.0  # Sums of fractions drift.
-        return self._sum < self._most
+        return self._sum + max((seconds for _, seconds in self._used), default=0.0) <= self._most
 
     def spend(self, now: float, seconds: float) -> None:
-        """Count CPU seconds that were used up to ``now``; the last hint may overdraw."""
+        """Count CPU seconds that were used up to ``now``; one that is dearer than those before it may overdraw."""
         self._used.append((now, seconds))
         self._sum += seconds
 
