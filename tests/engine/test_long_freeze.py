@@ -21,8 +21,8 @@ from traffic import PAGE, prompt, total, wait_until_stored
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(2700)]
 
-FROZEN_SECONDS = 100
-PAUSE_SECONDS = 2
+FROZEN_SECONDS = 1800
+PAUSE_SECONDS = 30
 """Between two rounds of requests."""
 NEW_PROMPTS = 7
 """In a round."""
