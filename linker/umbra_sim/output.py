@@ -5,32 +5,38 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 
-from umbra_sim.advice import advice, gibibytes
-from umbra_sim.sweep import Cell
+from umbra_sim.advice import advice, fragment, gibibytes
+from umbra_sim.sweep import Sweep
 
 _COLUMNS = ("policy", "store", "hit %", "spread", "last half %", "kB/token", "full after", "KV asked again")
 
 
-def as_json(cells: Sequence[Cell]) -> str:
+def as_json(sweep: Sweep) -> str:
     """One list of rows."""
-    return json.dumps([cell.row.public() for cell in cells], indent=1) + "\n"
+    return json.dumps([row.public() for row in sweep.rows], indent=1) + "\n"
 
 
-def as_csv(cells: Sequence[Cell]) -> str:
+def as_csv(sweep: Sweep) -> str:
     """A header and one line a row."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(cells[0].row.public()), lineterminator="\n")
+    writer = csv.DictWriter(text, list(sweep.rows[0].public()), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(cell.row.public() for cell in cells)
+    writer.writerows(row.public() for row in sweep.rows)
     return text.getvalue()
 
 
-def as_table(cells: Sequence[Cell]) -> str:
+def as_table(sweep: Sweep) -> str:
     """Columns, then advice."""
+    found = advice(sweep.rows)
+    text = f"{columns(sweep)}\n" + "".join(f"{line}\n" for line in found.lines)
+    return text + (f"\n{fragment(sweep, found.chosen)}" if found.chosen else "")
+
+
+def columns(sweep: Sweep) -> str:
+    """The table alone."""
     lines = [_COLUMNS]
-    for row in (cell.row for cell in cells):
+    for row in sweep.rows:
         full = "never" if row.seconds_to_full is None else f"{row.seconds_to_full / 60:.0f} min"
         lines.append(
             (
@@ -45,7 +51,6 @@ def as_table(cells: Sequence[Cell]) -> str:
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    text = "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
     )
-    return text + "\n\n" + "\n".join(advice([cell.row for cell in cells])) + "\n"

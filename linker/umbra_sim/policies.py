@@ -51,5 +51,7 @@ POLICIES = {
         Policy("infinite", infinite=True),
     )
 }
+DEFAULT = "adaptive+rewrite"
+"""What the linker does where nobody sets anything."""
 REFERENCES = frozenset(policy.name for policy in POLICIES.values() if policy.reference)
 """Names of those that only show what is possible."""

@@ -104,7 +104,15 @@ def replay(trace: Trace, load: Load, cache: Cache, seed: int, script: Script | N
     """Replay a trace against a cache that is empty, and write down what came if ``script`` is given."""
     if trace.closed:
         return _Closed(trace, load, cache, seed, script).run()
-    return _open(trace, cache, script)
+    return _open(trace, length(trace, load), cache, script)
+
+
+def length(trace: Trace, load: Load) -> float:
+    """Seconds that a replay covers."""
+    if trace.closed:
+        return load.seconds
+    requests = trace.sessions[0].requests
+    return max(1e-9, requests[-1].at - requests[0].at)
 
 
 def repeat(script: Script, cache: Cache) -> Counts:
@@ -119,15 +127,14 @@ def repeat(script: Script, cache: Cache) -> Counts:
     return counts
 
 
-def _open(trace: Trace, cache: Cache, script: Script | None) -> Counts:
+def _open(trace: Trace, seconds: float, cache: Cache, script: Script | None) -> Counts:
     session = trace.sessions[0]
     cache.new_pages(session.page_numbers)
     begin = session.requests[0].at
-    length = max(1e-9, session.requests[-1].at - begin)
     counts = Counts()
     for request in session.requests:
         now = request.at - begin
-        _play_prompt(Step(now, now / length, request.pages, request.prompt), cache, counts, script)
+        _play_prompt(Step(now, now / seconds, request.pages, request.prompt), cache, counts, script)
     _fill_curve(counts.used)
     return counts
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from umbra_sim.errors import InputError
 from umbra_sim.policies import Policy
-from umbra_sim.replay import BUCKETS
+from umbra_sim.replay import BUCKETS, length
 from umbra_sim.simulate import Setup, simulate
 from umbra_sim.trace import Trace
 
@@ -58,6 +58,25 @@ class Cell:
     curves: Curves
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All that was replayed, and of what."""
+
+    cells: tuple[Cell, ...]
+    policies: tuple[Policy, ...]
+    setup: Setup
+    requests: int
+    """In the trace."""
+    closed: bool
+    seconds: float
+    """Length of one replay."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """Without the curves."""
+        return [cell.row for cell in self.cells]
+
+
 _Job = tuple[Policy, int, Setup, int]
 _Figures = tuple[float, float, float, float | None, float, float, list[int], list[int], list[int]]
 _trace: Trace | None = None
@@ -70,7 +89,7 @@ def sweep(
     setup: Setup,
     seeds: int,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Cell]:
+) -> Sweep:
     """Replay every combination; an open loop has no chance in it and is replayed once each.
 
     Raises:
@@ -89,7 +108,8 @@ def sweep(
             results.append(figures)
             if progress:
                 progress(len(results), len(jobs))
-    return [_cell(*cells[at], results[at * count : (at + 1) * count]) for at in range(len(cells))]
+    made = (_cell(*cells[at], results[at * count : (at + 1) * count]) for at in range(len(cells)))
+    return Sweep(tuple(made), tuple(policies), setup, trace.requests, trace.closed, length(trace, setup.load))
 
 
 def check(trace: Trace, sizes: Sequence[int], setup: Setup) -> None:

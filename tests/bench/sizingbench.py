@@ -75,12 +75,12 @@ def hours(trace: Trace) -> list[Figure]:
 def whole_sweep(trace: Trace) -> list[Figure]:
     """Ten sizes, four policies, four seeds, on all cores."""
     begin = time.perf_counter()
-    cells = sweep(trace, [POLICIES[name] for name in SWEPT], SIZES, Setup(), SEEDS)
+    swept = sweep(trace, [POLICIES[name] for name in SWEPT], SIZES, Setup(), SEEDS)
     seconds = time.perf_counter() - begin
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return [
-        Figure("sweep_replays", len(cells) * SEEDS, "replays"),
+        Figure("sweep_replays", len(swept.cells) * SEEDS, "replays"),
         Figure("sweep", round(seconds, 1), "s"),
         Figure("sweep_memory_of_largest_process", round(max(own, children) / 1024), "MiB"),
     ]

@@ -9,14 +9,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from simtraces import growing, write_lines, write_tar
 from umbra_linker.settings import Checkpoints
 from umbra_operator.cli.__main__ import main
 from umbra_operator.cli.deployed import deployed
-from umbra_sim.advice import advice
+from umbra_sim.advice import advice, fragment
 from umbra_sim.policies import POLICIES as KNOWN
-from umbra_sim.sweep import Row
+from umbra_sim.simulate import Setup
+from umbra_sim.sweep import Row, Sweep
 
 SMALL = ["--min-requests", "10", "--seeds", "2", "--lanes", "3", "--device-checkpoints", "8"]
 POLICIES = ["--policy", "kv-once,adaptive,infinite"]
@@ -57,8 +59,9 @@ def test_the_page_is_well_formed_and_needs_nothing_else(agents: Path, capsys: py
     assert not re.search(r"https?://|<script|src=|@import", page)
     for picture in re.findall(r"<svg.*?</svg>", page):
         ElementTree.fromstring(picture)
-    assert page.count("<svg") == 4
-    assert "spec: {cache: {dram: {size: " in page
+    assert page.count("<svg") == 6
+    assert "spec:\n  cache:\n    dram: {size: " in page
+    assert "polyline" in page and "nan" not in page
     assert main(argv) == 0
     assert "kv-once" in capsys.readouterr().out
 
@@ -115,11 +118,31 @@ def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> Non
         row("adaptive", 72, 0.95),
     ]
     references = [row("clairvoyant", 36, 0.969), row("infinite", 36, 0.969)]
-    first, fragment, *cliffs = advice([*rows, *references])
+    first, *cliffs = advice([*rows, *references]).lines
     assert first.startswith("adaptive with 145 GiB restores 96.6%"), "as many hits for fewer bytes"
-    assert fragment.endswith("{size: 145Gi}}}")
     assert cliffs == ["kv-once collapses between 72 GiB (90.0%) and 36 GiB (10.0%)."]
-    assert advice([row("kv-once", 36, 0.1), row("infinite", 36, 0.9)])[0].startswith("No size here is enough")
+    short = advice([row("kv-once", 36, 0.1), row("infinite", 36, 0.9)])
+    assert short.lines[0].startswith("No size here is enough")
+    assert short.chosen is None
+    default = [row("adaptive", 145, 0.966, 0.5), row("adaptive+rewrite", 145, 0.966, 0.51)]
+    chosen = advice(default).chosen
+    assert chosen and chosen.policy == "adaptive+rewrite", "what nobody has to set, for hardly more bytes"
+    assert "is the smallest size here" in advice(default).lines[1]
+    assert advice([row("kv-once", 36, 0.0), row("infinite", 36, 0.0)]).chosen is None
+
+
+@pytest.mark.parametrize("name", [name for name, policy in KNOWN.items() if not policy.reference])
+def test_the_advised_fields_make_a_deployment_of_the_advised_policy(tmp_path: Path, name: str) -> None:
+    setup = Setup(high_percent=80, low_percent=60)
+    chosen = row(name, 145, 0.9)
+    fields = yaml.safe_load(fragment(Sweep((), (KNOWN[name],), setup, 1, True, 3600.0), chosen))
+    path = example(tmp_path, ("cache:\n    dram:\n      size: 1160Gi", f"cache: {json.dumps(fields['spec']['cache'])}"))
+    given = deployed(path, None, lanes=8)
+    assert given
+    # The linker always writes leaf first, also where it does not thin checkpoints.
+    assert given.policy == replace(KNOWN[name], name="deployment", leaf_first=True)
+    assert (given.setup.high_percent, given.setup.low_percent) == (80, 60)
+    assert given.sizes and 145 << 30 in given.sizes
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.trace, form, skip_bad=arguments.skip_bad, progress=lambda done: said(f"read {done}", last=False)
         )
         said(f"read {trace.requests} requests, left out {trace.skipped} unreadable lines or sessions", last=True)
-        cells = sweep(
+        swept = sweep(
             trace,
             policies,
             arguments.dram or (given and given.sizes) or _sizes(DRAM),
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (InputError, SpecInvalid, Unusable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    sys.stdout.write(writers[arguments.output](cells))
+    sys.stdout.write(writers[arguments.output](swept))
     return 0
 
 
