@@ -146,6 +146,11 @@ bench-linker: $(VENV)/done ## Measures the linker beside SGLang's own; writes bu
 bench-linker-page: $(VENV)/done ## Writes the last figures into docs/explanation/linker.md
 	@$(BIN)/python -m linkerbench --page
 
+.PHONY: linker-faults-page
+linker-faults-page: $(VENV)/done ## Plays every fault of the store; writes docs/explanation/linker-faults.md
+	@$(BIN)/pytest tests/engine/test_fault_matrix.py -m engine -o junit_family=xunit1 --junitxml=build/linker-faults.xml
+	@$(BIN)/python -m faultmatrix build/linker-faults.xml
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev pictures; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
