@@ -41,7 +41,7 @@ class Builder:
     registry: str = REGISTRY
 
     def operator(self) -> oci.Image:
-        """The operator: Python, the locked wheels, its own code and the one linker module that it imports."""
+        """The operator: Python, the locked wheels, its code and the linker's settings and sizes."""
         code = self._code_layer("operator", _CODE, ("operator/umbra_operator", "linker/umbra_linker"))
         return oci.Image(
             f"{self.registry}/operator",

@@ -8,7 +8,7 @@ import pytest
 
 from kubelet import reserved_name
 from localcluster import cluster as local
-from localcluster import images
+from localcluster import images, problems
 from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.progress import Progress
@@ -51,3 +51,23 @@ def test_changed_code_means_a_new_operator_and_a_broken_one_is_told(repository: 
     module.write_text("raise RuntimeError('this operator is broken')\n")
     with pytest.raises(ClusterError, match=r"operator ended: .*this operator is broken"):
         apionly.up(Progress())
+
+
+def test_a_start_that_fails_says_what_it_could_not_remove(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ClusterError("etcd ended at once: read its log.")
+
+    asked: list[object] = []
+
+    def clear(where: object) -> None:
+        asked.append(where)
+        if len(asked) == 2:
+            raise ClusterError("Processes 7 do not end.")
+
+    monkeypatch.setenv("UMBRA_CLUSTER", "halfway")
+    monkeypatch.setattr(local, "_control_plane_only", fails)
+    monkeypatch.setattr(local, "clear", clear)
+    with pytest.raises(ClusterError) as caught:
+        local.up(Progress(), api_only=True)
+    said = problems.sentence(caught.value)
+    assert said == "etcd ended at once: read its log. What was started could not be removed: Processes 7 do not end."

@@ -1,6 +1,9 @@
 """What `make status` says of deployments, whatever state they and the cluster are in."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,13 @@ from localcluster.process import Process, identify
 from localcluster.state import State
 from localstack import summary
 from product import ROOT
+
+
+@pytest.fixture
+def empty_cache() -> Iterator[Path]:
+    """A folder whose path is short enough for a cluster's sockets."""
+    with tempfile.TemporaryDirectory(prefix="umbra-") as folder:
+        yield Path(folder)
 
 
 def _body(*conditions: tuple[str, str, str], generation: int = 1) -> dict[str, Any]:
@@ -39,9 +49,9 @@ def test_without_a_cluster_the_way_to_one_is_named(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.apiserver
 def test_every_deployment_of_a_running_cluster_is_shown(
-    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+    control_plane: ControlPlane, namespace: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("UMBRA_CLUSTER", "shown")
+    monkeypatch.setenv("UMBRA_CACHE", str(empty_cache))
     where = layout()
     for path in sorted((ROOT / "crds").glob("*.yaml")):
         control_plane.kubectl("apply", "--server-side", "-f", str(path))
@@ -51,15 +61,10 @@ def test_every_deployment_of_a_running_cluster_is_shown(
     apiserver = identify(control_plane.pids["apiserver"])
     assert isinstance(apiserver, Process)
     state = State(where.state)
-    try:
-        state.record("apiserver", apiserver, "")
-        state.set("forward-k3", "10.0.0.1:30000 40001")
-        where.kubeconfig.write_text(control_plane.kubeconfig.read_text())
-        lines = summary.status().splitlines()
-    finally:
-        for path in (where.state, where.kubeconfig):
-            path.unlink(missing_ok=True)
-        where.directory.rmdir()
+    state.record("apiserver", apiserver, "")
+    state.set("forward-k3", "10.0.0.1:30000 40001")
+    where.kubeconfig.write_text(control_plane.kubeconfig.read_text())
+    lines = summary.status().splitlines()
     assert f"{namespace}/k3" in lines
     shown = lines[lines.index(f"{namespace}/k3") + 1 :]
     assert shown[0] == "  endpoint      http://127.0.0.1:40001  (POST /generate with input_ids)"

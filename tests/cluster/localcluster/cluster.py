@@ -141,8 +141,11 @@ def up(progress: Progress, name: str | None = None, *, api_only: bool = False) -
         try:
             with progress.step("cluster-up", "starting the cluster"):
                 return start(where, State(where.state), binaries)
-        except BaseException:
-            clear(where)
+        except BaseException as problem:
+            try:
+                clear(where)
+            except ClusterError as left:
+                problem.add_note(f"What was started could not be removed: {left}")
             raise
 
 

