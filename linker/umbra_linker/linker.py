@@ -77,7 +77,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
     """One rank's linker.
 
     Raises:
-        LinkerRefusedError: from the constructor, outside the tested versions or when a hook is not live.
+        LinkerRefusedError: from the constructor, outside the tested versions, when a hook is not live, or when the
+            store does not take the device's memory.
         SettingsError: from the constructor, for settings that cannot be used.
     """
 
@@ -200,6 +201,16 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
 
     def _offload_thread_func(self) -> None:
         """SGLang's own thread has nothing to do."""
+
+    def _register_buffers(self) -> None:
+        """Let the store reach the device pools, at the start and after each new connection."""
+        try:
+            super()._register_buffers()
+        except RuntimeError as error:
+            raise LinkerRefusedError(
+                f"the store does not take this rank's device memory ({error}): it must run on this node as the same "
+                "user, and its log says more; restart the store, then this engine"
+            ) from error
 
     def _reconnect(self) -> Any:
         """Make a client for the store that listens now, with all buffers registered; return the old one.

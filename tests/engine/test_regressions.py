@@ -11,7 +11,7 @@ import pytest
 
 from cpuengine import Environment
 from cpuengine.store import Store, running_store
-from ranklab import RankLab
+from ranklab import RankFailed, RankLab
 from traffic import PAGE
 
 pytestmark = pytest.mark.engine
@@ -83,3 +83,11 @@ def test_the_prefix_of_a_waiting_request_stays_and_the_store_is_not_asked(scene:
 def test_a_checkpoint_that_was_overwritten_in_place_is_not_stored(scene: Any) -> None:
     """sglang#43567: a state was stored under the tokens of the one before it."""
     assert scene("overwritten") == {"before": PAGE, "after": 0}
+
+
+def test_a_store_that_does_not_take_the_buffers_ends_the_start_with_a_sentence(scene: Any, store: Store) -> None:
+    """sglang#28873: a refused registration ended in a bare -1."""
+    # Buffers are handed over there; without it the store serves, and every registration is refused.
+    (store.socket_path.parent / "umbp.fd.sock").unlink()
+    with pytest.raises(RankFailed, match=r"the store does not take this rank's device memory \(.+\): .+ its log"):
+        scene("names")
