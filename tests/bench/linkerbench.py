@@ -8,13 +8,13 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from cpuengine import environment
-from cpuengine.store import running_store
+from cpuengine.store import running_store, started_again
 from engine_fixtures import lay_out_kit
 from figures import REPOSITORY, Figure, machine_line, report, table, written_between
 from ranklab import RankLab
@@ -30,6 +30,10 @@ RANKS = 2
 STORE_BYTES = 512 << 20
 """Both stores are full soon, as in service, and evict."""
 SERVED_PAGES, ANSWER_PAGES = 32, 2
+OUTAGES = 5
+"""How often each goes through them."""
+FROZEN_SECONDS, GIVE_UP_SECONDS = 10.0, 30.0
+"""How long the store is frozen, and how long a hit is waited for after the next store listens."""
 MIB = 1 << 20
 PAGE = REPOSITORY / "docs" / "explanation" / "linker.md"
 BEGIN, END = "<!-- make bench-linker-page writes this table -->", "<!-- until here -->"
@@ -39,7 +43,8 @@ class Bench:
     """Both linkers, each in a process that forks its ranks."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        engine = environment()
+        self._engine = engine = environment()
+        self._hold = folder / "hold"
         self._labs, self._stores = {}, {}
         for stock, path in ((False, lay_out_kit(folder)), (True, [])):
             logs = folder / f"stock-{stock}"
@@ -49,7 +54,7 @@ class Bench:
 
     def run(self, rounds: int) -> list[Figure]:
         """Every figure."""
-        return [*self._written(), *self._moved(rounds), self._held()]
+        return [*self._written(), *self._moved(rounds), self._held(), *self._outages()]
 
     def _ranks(self, scene: str, stock: bool, ranks: int, **arguments: Any) -> list[Any]:
         return self._labs[stock].run(
@@ -102,6 +107,52 @@ class Bench:
             "pace.held", seconds=300.0, address=self._stores[False].address, tokens=1_000_000, pages=250
         )
         return Figure("plugin_mib_per_million_tokens", _short(found["mib"]), "MiB")
+
+    def _outages(self) -> list[Figure]:
+        """Seconds that a frozen, a killed and a replaced store are felt, on one rank."""
+        felt: dict[bool, list[dict[str, float | None]]] = {False: [], True: []}
+        for number in range(OUTAGES):
+            for stock in (False, True) if number % 2 else (True, False):
+                with running_store(self._engine) as store, started_again(store, self._hold):
+                    felt[stock] += self._labs[stock].run(
+                        "outages.felt", seconds=300.0, address=store.address, hold=str(self._hold),
+                        pid=store.process.pid, stock=stock,
+                        frozen_seconds=FROZEN_SECONDS, give_up_seconds=GIVE_UP_SECONDS,
+                    )  # fmt: skip
+
+        def every(name: str) -> dict[bool, list[float | None]]:
+            return {stock: [one[name] for one in ones] for stock, ones in felt.items()}
+
+        return [
+            bounded("frozen_store_lookup_ms_max", "ms", every("lookup"), max, 1e3, f"hangs > {FROZEN_SECONDS:g} s"),
+            bounded("thaw_to_hits_s", "s", every("thaw"), statistics.median),
+            bounded(
+                "store_restart_to_hits_s", "s", every("restart"), statistics.median,
+                otherwise=f"none in {GIVE_UP_SECONDS:g} s",
+            ),
+            bounded("kill_to_503_s", "s", every("kill"), statistics.median),
+        ]  # fmt: skip
+
+
+def bounded(
+    name: str,
+    unit: str,
+    values: dict[bool, list[float | None]],
+    one_of: Callable[[list[float]], float],
+    factor: float = 1.0,
+    otherwise: str = "",
+) -> Figure:
+    """One figure for all rounds; ``otherwise`` tells what SGLang's own did where it never came to an end.
+
+    Raises:
+        RuntimeError: when ours did not.
+    """
+    ours, theirs = ([value * factor for value in values[stock] if value is not None] for stock in (False, True))
+    if len(ours) < len(values[False]):
+        raise RuntimeError(f"{name}: nothing within the bound")
+    if not theirs:
+        return Figure(name, _short(one_of(ours)), unit, f"{PEER}: {otherwise}")
+    return Figure(name, _short(one_of(ours)), unit, PEER, _short(one_of(theirs)))
 
 
 def _beside(name: str, unit: str, values: dict[bool, float]) -> Figure:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cpuengine import Environment
-from cpuengine.store import Store, running_store
+from cpuengine.store import running_store, started_again
 from faultmatrix import EXPECTED, FAULTS, OPERATIONS, PAGE, RANKS, page, results
 from ranklab import RankLab
 
@@ -28,7 +25,7 @@ def test_a_fault_meets_every_operation(
 ) -> None:
     """After each, nothing is locked or lost, bytes are right, and every rank has reduced as often as the others."""
     hold = tmp_path / "hold"
-    with running_store(engine_env, capacity_bytes=STORE_BYTES) as store, _started_again(store, hold):
+    with running_store(engine_env, capacity_bytes=STORE_BYTES) as store, started_again(store, hold):
         first, *others = rank_lab.run(
             "faultcells.cells", ranks=ranks, seconds=120.0, address=store.address, hold=str(hold), fault=fault
         )
@@ -56,22 +53,3 @@ def test_what_a_test_saw_is_read_from_pytests_report() -> None:
     properties += f'<property name="happened" value="{saw}"/>'
     report = f"<testsuites><testsuite><testcase><properties>{properties}</properties></testcase><testcase/></testsuite>"
     assert results(f"{report}</testsuites>") == {("slow", 2): {"lookup": "hit"}}
-
-
-@contextmanager
-def _started_again(store: Store, hold: Path) -> Iterator[None]:
-    """Start an empty store whenever one has died, as an agent does, but not while ``hold`` is there."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.02):
-            if store.process.poll() is not None and not hold.exists():
-                store.replace()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,25 @@ def running_store(environment: Environment, *, capacity_bytes: int = 256 << 20) 
     finally:
         store.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def started_again(store: Store, hold: Path) -> Iterator[None]:
+    """Start an empty store whenever one has died, as an agent does, but not while the file ``hold`` is there."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            if store.process.poll() is not None and not hold.exists():
+                store.replace()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _wait_until_listening(store: Store) -> None:

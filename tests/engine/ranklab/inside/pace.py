@@ -34,6 +34,20 @@ def prompt(number: int, pages: int) -> list[int]:
     return [number * 1_000_000 + token for token in range(pages * PAGE)]
 
 
+def timed_lookups(player: Player) -> list[float]:
+    """Return a list that gets the milliseconds of each lookup from now on, once it has ended."""
+    waits, lookup = [], player.linker.lookup
+
+    def timed(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        answer = lookup(*arguments)
+        waits.append((time.perf_counter() - begin) * 1e3)
+        return answer
+
+    player.linker.lookup = timed
+    return waits
+
+
 def written(rank: Rank, address: str, stock: bool, pages: int, answer: int) -> dict[str, int]:
     """Serve a prompt chunk by chunk, and an answer, all in pages; return the bytes that this rank put, by pool."""
     player = seated(rank, address, stock, pages=pages + answer + 2)
@@ -62,15 +76,7 @@ def moved(rank: Rank, address: str, stock: bool, number: int, prompts: int, page
     player = seated(rank, address, stock, pages=prompts * pages + steps + 4, settings={"checkpoints": "All"})
     recorder = Recorder.over(player)
     texts = [prompt(number * 100 + one, pages) for one in range(prompts)]
-    waits, lookup = [], player.linker.lookup
-
-    def timed_lookup(*arguments: Any) -> Any:
-        begin = time.perf_counter()
-        answer = lookup(*arguments)
-        waits.append((time.perf_counter() - begin) * 1e3)
-        return answer
-
-    player.linker.lookup = timed_lookup
+    waits = timed_lookups(player)
     offloads = [_offload_seconds(player, text) for text in texts]
     size = sum(size for _, size in recorder.put)
     player.forget()
