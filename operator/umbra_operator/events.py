@@ -84,6 +84,20 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
     return [*told.values()]
 
 
+def presses(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether a status must follow the one before at once; the rest tells how a start goes on, and may wait a moment.
+
+    At once: another generation, a flip of ConfigValid or Ready, the end of Available, and whatever is worth a warning.
+    """
+    if before.get("observedGeneration") != after["observedGeneration"]:
+        return True
+    was, now = ({each["type"]: each["status"] for each in side.get("conditions") or ()} for side in (before, after))
+    flipped = any(was.get(kind) != now[kind] for kind in (Type.CONFIG_VALID, Type.READY))
+    if flipped or (was.get(Type.AVAILABLE), now[Type.AVAILABLE]) == ("True", "False"):
+        return True
+    return any(event.warning for event in of_status(before.get("conditions") or (), after["conditions"]))
+
+
 def of_action(action: Action, observed: Observed) -> Event | None:
     """The event about an action that was done; None where the status or the object itself tells enough."""
     match action:

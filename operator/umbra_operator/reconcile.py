@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import math
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +36,8 @@ from umbra_operator.status import status
 
 logger = logging.getLogger(__name__)
 
+STATUS_SECONDS = 2.0
+"""Between two statuses of a deployment where the later one only tells how a start goes on."""
 LOOK_AGAIN_SECONDS = 5.0
 """Until the next look at an object that is in the way and not watched."""
 ADMIN_KEY_BYTES = 32
@@ -58,6 +62,17 @@ def _patched(actions: Sequence[Action]) -> set[str]:
     return {action.uid for action in actions if isinstance(action, PatchPod)}
 
 
+def _again(tried: Sequence[Action], decided: Plan) -> float | None:
+    """In how many seconds there may be something to do of which no event tells."""
+    if decided.finding:
+        return LOOK_AGAIN_SECONDS if decided.finding.reason is Reason.NAME_CONFLICT else None
+    # With maxUnavailable above 1 the next pod may have its turn now; no event tells, since our own patch is known.
+    # A pod that is to be patched again did not keep what it was given: somebody else's webhook must not spin us.
+    if _patched(tried) & _patched(decided.actions):
+        return LOOK_AGAIN_SECONDS
+    return 0.0 if _patched(decided.actions) else None
+
+
 class Reconciler:
     """Brings one K3Deployment a step nearer to its spec, and says where it stands."""
 
@@ -68,12 +83,16 @@ class Reconciler:
         poller: Poller,
         tell: Callable[[DeploymentRecord, events.Event], None],
         now: Callable[[], str] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._memory = memory
         self._poller = poller
         self._tell = tell
         self._now = now
+        self._clock = clock
+        self._told: dict[Key, float] = {}
+        """When the status of each deployment was written last."""
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass; returns in how many seconds to look again at what no event will tell, or None.
@@ -83,6 +102,7 @@ class Reconciler:
         await self._look_at_strangers(key)
         observed = self._memory.observe(key)
         if observed is None:
+            self._told.pop(key, None)
             return None
         tried = self._plan(observed).actions
         problems = await self._apply_all(key, tried, observed)
@@ -99,18 +119,10 @@ class Reconciler:
             self._now(),
             self._poller.judge.assessment(key),
         )
-        if wanted != observed.deployment.status:
-            await self._write_status(observed, wanted)
+        due = await self._tell_status(observed, wanted)
         if refused := next((problem for problem in problems if isinstance(problem, errors.Refused)), None):
             raise refused
-        if decided.finding:
-            return LOOK_AGAIN_SECONDS if decided.finding.reason is Reason.NAME_CONFLICT else None
-        # With maxUnavailable above 1 the next pod may have its turn now; no event tells, since our own patch is known.
-        # A pod that is to be patched again did not keep what it was given: somebody else's webhook must not spin us.
-        repeated = _patched(tried) & _patched(decided.actions)
-        if repeated:
-            return LOOK_AGAIN_SECONDS
-        return 0.0 if _patched(decided.actions) else None
+        return min((each for each in (due, _again(tried, decided)) if each is not None), default=None)
 
     async def _apply_all(
         self, key: Key, actions: Sequence[Action], observed: Observed
@@ -242,6 +254,18 @@ class Reconciler:
         logger.warning("pod %s had other labels than it was made with; giving them back", name)
         given = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "labels": labels}
         return await self._cluster.patch(PODS, namespace, name, {"metadata": given})
+
+    async def _tell_status(self, observed: Observed, wanted: dict[str, Any]) -> float | None:
+        """Writes the status if it changed; returns in how many seconds a change is due that may wait."""
+        deployment = observed.deployment
+        if wanted == deployment.status:
+            return None
+        due = self._told.get(deployment.key, -math.inf) + STATUS_SECONDS - self._clock()
+        if due > 0 and not events.presses(deployment.status, wanted):
+            return due
+        await self._write_status(observed, wanted)
+        self._told[deployment.key] = self._clock()
+        return None
 
     async def _write_status(self, observed: Observed, wanted: dict[str, Any]) -> None:
         deployment = observed.deployment

@@ -1,5 +1,6 @@
 """What becomes an event: what happens, once, and never what merely is; bounded on the way to the real API server."""
 
+import copy
 from typing import Any, cast
 
 import pytest
@@ -8,7 +9,7 @@ from builders import NOW, World, deployment, edited
 from localcluster.controlplane import ControlPlane
 from umbra_operator.cluster import DEPLOYMENTS, EVENTS, Cluster, KubeCluster
 from umbra_operator.conditions import Reason
-from umbra_operator.events import UNWELL_PAUSE_SECONDS, Done, Event, of_action, of_status
+from umbra_operator.events import UNWELL_PAUSE_SECONDS, Done, Event, of_action, of_status, presses
 from umbra_operator.plan import CreatePod
 from umbra_operator.recorder import BURST, NOTE_BYTES, REFILL_SECONDS, Recorder
 from umbra_operator.records import deployment_record
@@ -66,6 +67,35 @@ def test_a_held_rollout_is_told_and_a_service_that_is_ended_on_purpose() -> None
     world.edit(edited(world.spec, {"replicas": 0}))
     world.run()
     assert reasons(of_status(held, conditions(world))) == [(False, Reason.SCALED_TO_ZERO)]
+
+
+def test_a_start_s_stages_may_wait_and_what_a_user_waits_for_or_fears_may_not() -> None:
+    def now() -> dict[str, Any]:
+        return status(world.observe(), world.plan(), world.agents, NOW)
+
+    world = World()
+    assert presses({}, now()), "the first one"
+    for action in world.plan().actions:
+        world.apply(action)
+    made = now()
+    world.bodies["k3-0-0"]["spec"]["nodeName"] = "n"
+    world.memory.put_pod(world.bodies["k3-0-0"])
+    placed = now()
+    assert made != placed
+    assert not presses(made, placed)
+    preflight = {"name": "preflight", "state": {"terminated": {"exitCode": 3}}}
+    failed = world.add(copy.deepcopy(world.bodies["k3-0-0"]), initContainerStatuses=[preflight])
+    assert presses(placed, now()), "a warning"
+    failed["status"].pop("initContainerStatuses")
+    world.settle("k3-0-0")
+    agents, world.agents = world.agents, {}
+    assert not presses(placed, now()), "Available comes with Ready, or a moment later"
+    serves, world.agents = now(), agents
+    assert presses(serves, now()), "Ready"
+    assert presses(now(), placed)
+    before = now()
+    world.edit({**world.spec, "replicas": 2})
+    assert presses(before, now()), "another generation"
 
 
 def test_what_is_done_to_a_pod_that_exists_is_told_with_its_cause() -> None:

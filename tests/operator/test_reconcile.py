@@ -13,7 +13,7 @@ from umbra_operator import errors
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SECRETS, SERVICES, KubeCluster, Resource
 from umbra_operator.observe import Memory
 from umbra_operator.poll import Poller
-from umbra_operator.reconcile import ADMIN_KEY_BYTES, LOOK_AGAIN_SECONDS, Reconciler
+from umbra_operator.reconcile import ADMIN_KEY_BYTES, LOOK_AGAIN_SECONDS, STATUS_SECONDS, Reconciler
 from umbra_operator.render import names
 from umbra_operator.render.children import Facts
 from umbra_operator.render.pods import GRACE_SECONDS
@@ -260,6 +260,27 @@ async def test_a_pod_monitor_where_the_cluster_has_the_kind(
         assert [each["port"] for each in body["spec"]["podMetricsEndpoints"]] == ["http", "agent", "store-agent"]
     finally:
         crds.kubectl("delete", "crd", "podmonitors.monitoring.coreos.com")
+
+
+async def test_the_stages_of_a_start_are_told_together(door: KubeCluster, namespace: str) -> None:
+    key, memory, seconds = (namespace, "k3"), Memory(), 0.0
+    memory.put_profile(stored(profile(), "p1"))
+    passes = Reconciler(door, memory, Poller(memory.pods, lambda _: None), lambda *_: None, clock=lambda: seconds)
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    assert await passes.reconcile(key) is None
+    written = memory.deployments[key].resource_version
+    binding = {"metadata": {"name": "k3-0-0", "namespace": namespace}, "target": {"kind": "Node", "name": "nowhere"}}
+    await door.create(Resource("/api/v1", "bindings"), binding)
+    memory.put_pod(await door.get(PODS, namespace, "k3-0-0"))
+    seconds = 0.5
+    assert await passes.reconcile(key) == STATUS_SECONDS - 0.5
+    assert memory.deployments[key].resource_version == written
+    seconds = STATUS_SECONDS
+    assert await passes.reconcile(key) is None
+    assert memory.deployments[key].status["pods"][0]["node"] == "nowhere"
+    # No kubelet will ever say that it has ended.
+    options = {"gracePeriodSeconds": 0, "apiVersion": "v1", "kind": "DeleteOptions"}
+    await door._request("DELETE", PODS, namespace, "k3-0-0", body=options)
 
 
 async def test_an_object_that_is_gone_needs_nothing(door: KubeCluster, namespace: str) -> None:
