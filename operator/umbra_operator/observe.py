@@ -116,11 +116,15 @@ class Memory:
         return set() if same else {record.key}
 
     def see_child(self, kind: str, body: Mapping[str, Any]) -> set[Key]:
-        """A child was listed; where it holds something else than after the last write, it is to be applied again."""
+        """A child was listed; where it holds something else than after the last write, it is to be applied again.
+
+        One that is seen for the first time may have been edited while no operator ran.
+        """
         record = child_record(kind, body)
         known = self.child(record.key, kind)
         changed = self.put_child(kind, body)
-        if known and (known.uid, known.owner_uid) == (record.uid, record.owner_uid) and known.live != record.live:
+        same = known and (known.uid, known.owner_uid) == (record.uid, record.owner_uid)
+        if known.live != record.live if known and same else record.touched:
             self._children[record.key][kind] = replace(record, content=None)
         return changed
 

@@ -4,7 +4,7 @@ No cache holds raw bodies. With 10,000 pods that is the difference between tens 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -124,6 +124,8 @@ class ChildRecord:
     """Hash of what the operator applied last; None where somebody has changed it since."""
     live: str
     """Hash of what it holds now, but for status and for what others may add to its metadata."""
+    touched: bool
+    """Whether somebody else has changed more than metadata or status of it since the operator wrote it last."""
 
     @property
     def key(self) -> Key:
@@ -233,6 +235,18 @@ def child_record(kind: str, body: Mapping[str, Any]) -> ChildRecord:
         owner_uid=controller_uid(meta),
         content=(meta.get("annotations") or {}).get(names.ANNOTATION_CONTENT),
         live=content({key: value for key, value in body.items() if key not in _NOT_CONTENT}),
+        touched=_touched(meta.get("managedFields") or ()),
+    )
+
+
+def _touched(managers: Sequence[Mapping[str, Any]]) -> bool:
+    """Times of field managers are whole seconds: in the same second it may have been after the operator."""
+    own = max((entry.get("time", "") for entry in managers if entry["manager"] == names.MANAGER), default="")
+    return any(
+        entry["manager"] != names.MANAGER
+        and entry.get("time", "") >= own
+        and set(entry.get("fieldsV1", ())) - {"f:metadata", "f:status"}
+        for entry in managers
     )
 
 

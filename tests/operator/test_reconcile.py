@@ -220,6 +220,37 @@ async def test_a_child_that_was_replaced_behind_our_back_is_told_and_not_applied
     assert now["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
 
 
+async def test_an_edit_while_no_operator_ran_is_undone_and_what_was_added_stays(
+    door: KubeCluster, namespace: str
+) -> None:
+    async def started() -> Memory:
+        """What a new operator remembers after its first lists."""
+        memory = Memory()
+        memory.put_deployment(await door.get(DEPLOYMENTS, namespace, "k3"))
+        memory.put_pod(await door.get(PODS, namespace, "k3-0-0"))
+        repair = memory.repair()
+        for kind in ("ServiceAccount", "Service", "NetworkPolicy"):
+            repair.child(kind, await door.get(CHILDREN[kind], namespace, "k3"))
+        return memory
+
+    key, first = (namespace, "k3"), Memory()
+    first.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace)))
+    await reconciler(door, first).reconcile(key)
+    made = await door.get(SERVICES, namespace, "k3")
+    added = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
+    edit = {"spec": {"selector": {"app": "other"}, "sessionAffinity": "ClientIP"}, "metadata": added}
+    await door.patch(SERVICES, namespace, "k3", edit)
+    await reconciler(door, await started()).reconcile(key)
+    after = await door.get(SERVICES, namespace, "k3")
+    assert after["spec"]["selector"] == made["spec"]["selector"]
+    assert after["spec"]["sessionAffinity"] == "ClientIP"
+    assert after["metadata"]["labels"] == {**made["metadata"]["labels"], "team": "a"}
+    assert after["metadata"]["annotations"] == {**made["metadata"]["annotations"], "note": "b"}
+    for memory in (await started(), await started()):
+        await reconciler(door, memory).reconcile(key)
+    assert await door.get(SERVICES, namespace, "k3") == after
+
+
 @pytest.mark.parametrize("kind", [kind for kind in CHILDREN if kind not in ("PodMonitor", "ResourceClaimTemplate")])
 async def test_a_child_without_its_labels_gets_them_back(door: KubeCluster, namespace: str, kind: str) -> None:
     key = (namespace, "k3")
