@@ -12,8 +12,8 @@ from umbra_sim.sweep import Row, Sweep
 
 ENOUGH = 0.005
 """Within so much of the best ratio a size is enough: the spread between seeds is about as large."""
-CLIFF = 0.10
-"""A fall of so much from one size to the next smaller one is a cliff."""
+CLIFF, NEAR = 0.10, 0.8
+"""From a size that restores so much of what is possible to the next smaller one, a fall of so much is a cliff."""
 AS_CHEAP = 1.05
 """A policy that writes up to so many times the fewest bytes is taken if nobody has to set it."""
 HIGH_PERCENT, LOW_PERCENT = 90, 85
@@ -59,7 +59,7 @@ def advice(rows: Sequence[Row]) -> Advice:
         )
     if chosen and chosen.dram_bytes == min(row.dram_bytes for row in sized):
         lines.append(f"{gibibytes(chosen.dram_bytes)} is the smallest size here; a smaller one may be enough, too.")
-    found = tuple(_cliffs(sized))
+    found = tuple(_cliffs(sized, best))
     for larger, smaller in found:
         lines.append(
             f"{larger.policy} collapses between {gibibytes(larger.dram_bytes)} ({larger.hit_ratio:.1%}) and "
@@ -77,11 +77,16 @@ def _chosen(enough: Sequence[Row]) -> Row | None:
     return next((row for row in cheap if row.policy == DEFAULT), here[0])
 
 
-def _cliffs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+def _cliffs(rows: Sequence[Row], best: float) -> list[tuple[Row, Row]]:
     found = []
     for policy in dict.fromkeys(row.policy for row in rows):
         falling = sorted((row for row in rows if row.policy == policy), key=lambda row: -row.dram_bytes)
-        found.extend([pair for pair in pairwise(falling) if pair[0].hit_ratio - pair[1].hit_ratio > CLIFF][:1])
+        deep = (
+            (larger, smaller)
+            for larger, smaller in pairwise(falling)
+            if larger.hit_ratio >= NEAR * best and larger.hit_ratio - smaller.hit_ratio > CLIFF
+        )
+        found.extend(list(deep)[:1])
     return found
 
 

@@ -116,7 +116,11 @@ class Cache:
 
         What was restored is the request's own until then: it becomes part of the first leaf, as if it were computed.
         """
-        kv, node, known = matched.end, matched, matched.end
+        kv, node = matched.end, matched
+        if kv == len(pages) - 1:
+            # One token is always computed, so a whole last page is not asked for; the device may have it all the same.
+            node = self._device.path(pages, len(pages))
+        known = node.end
         for end in _checkpoint_ends(hit, kv, len(pages), self._chunk):
             if end > known:
                 leaf = self._device.insert(node, pages, end)

@@ -125,4 +125,4 @@ def _round_up(value: float) -> float:
     if value <= 0:
         return 1.0
     step: float = 10.0 ** math.floor(math.log10(value))
-    return next(step * factor for factor in (1, 2, 4, 8, 10) if step * factor >= value)
+    return next(step * factor for factor in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if step * factor >= value)

@@ -59,6 +59,8 @@ def read(path: Path, form: Format = Format.AUTO, *, skip_bad: bool = False, prog
     Raises:
         InputError: for what cannot be read, with file and line.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is neither a file nor a folder: a trace is read more than once, so save it first")
     reading = _Reading(skip_bad, progress)
     try:
         if form is Format.AUTO:
@@ -187,7 +189,7 @@ def _flat(requests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _mooncake(path: Path, reading: _Reading) -> Trace:
     with open_trace(path) as file:
-        lines = ((number, line, MOONCAKE_BLOCK) for number, line in enumerate(file, 1))
+        lines = ((number, line, MOONCAKE_BLOCK) for number, line in enumerate(file, 1) if line.strip())
         return _open_loop(path, lines, reading, milliseconds=True)
 
 
@@ -203,7 +205,7 @@ def _neutral(path: Path, reading: _Reading) -> Trace:
             raise InputError(f"{path} line 1: version {version} is not known to this release, which reads 1")
         if block % PAGE_TOKENS or not block:
             raise InputError(f"{path} line 1: block_tokens is {block}: it must be a multiple of {PAGE_TOKENS}")
-        lines = ((number, line, block) for number, line in enumerate(file, 2))
+        lines = ((number, line, block) for number, line in enumerate(file, 2) if line.strip())
         if header.get("closed_loop"):
             return _closed_loop(path, lines, reading)
         return _open_loop(path, lines, reading, milliseconds=False)

@@ -15,6 +15,9 @@ from umbra_sim.replay import BUCKETS, length
 from umbra_sim.simulate import Setup, simulate
 from umbra_sim.trace import Trace
 
+MOST_LANES = 1000
+"""More than run on one engine, and few enough for the memory of this machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -119,6 +122,8 @@ def check(trace: Trace, sizes: Sequence[int], setup: Setup) -> None:
         raise InputError(
             f"no session has {setup.load.min_requests} requests: the longest has {longest}; lower --min-requests"
         )
+    if trace.closed and setup.load.lanes > MOST_LANES:
+        raise InputError(f"--lanes {setup.load.lanes}: one engine has at most {MOST_LANES} requests at a time here")
     smallest = min(sizes)
     if smallest * setup.low_percent // 100 < setup.shape.checkpoint_bytes:
         raise InputError(

@@ -178,7 +178,8 @@ class NaiveCache:
         hit = max([start, *(b for b in range(start + 1, run + 1) if ("checkpoint", pages[b - 1]) in self.store)])
         if hit > start and self.reads:
             self.refresh(self.keys(pages[start:hit], True))
-        known, ends, begin = kv, [], hit
+        known = self.walk(pages, len(pages)) if kv == len(pages) - 1 else kv
+        ends, begin = [], hit
         while begin < len(pages):
             end = min(begin + CHUNK_PAGES, len(pages))
             ends.append(kv if begin < kv < end else end)

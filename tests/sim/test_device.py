@@ -33,6 +33,20 @@ def test_the_end_of_an_answer_makes_no_checkpoint_of_its_prompt_young() -> None:
     assert device.match(OTHER, 10)[1].end == 10
 
 
+def test_a_prompt_of_whole_pages_that_comes_again_is_in_the_device_once() -> None:
+    device = Device(1000, 8)
+    tier = Tier(1, 1, None, 90, 70)
+    cache = Cache(POLICIES["kv-once"], Recency.READS, device, tier, None)
+    cache.new_pages(4000)
+    for now in range(3):
+        found = cache.prefill(PROMPT, 300 * PAGE_TOKENS, float(now))
+        assert (found.asked, device.resident, tier.kv.present) == (299, 300, 300)
+    for first in range(1000, 4000, 300):
+        other = np.arange(first, first + 300)
+        cache.prefill(other, 300 * PAGE_TOKENS, float(first))
+        assert device.resident <= 1000
+
+
 def test_a_restored_prefix_takes_no_checkpoint_where_it_was_restored() -> None:
     """It is the request's own until its first chunk is computed."""
     tier = Tier(1, 1, None, 90, 70)

@@ -92,6 +92,12 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, bad: Any, says: str) -> 
     assert (trace.requests, trace.skipped) == (2, 1)
 
 
+def test_an_empty_line_is_nothing(tmp_path: Path) -> None:
+    line = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [5]}
+    trace = read(write_lines(tmp_path / "m.jsonl", [line, "\n", line, "  \n"]))
+    assert (trace.requests, trace.skipped) == (2, 0)
+
+
 def test_a_trace_without_a_request_is_refused(tmp_path: Path) -> None:
     empty = write_lines(tmp_path / "empty", [])
     with pytest.raises(InputError, match="is empty"):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(agents: Path, capsys: py
         (["--dcp", "3"], "--dcp 3 does not divide --tensor 8"),
         (["--dcp", "2", "--dspark"], "a DSPARK draft runs with --dcp 1 only"),
         (["--tensor", "7"], "does not divide the model's 96 heads"),
+        (["--lanes", "99999999", "--min-requests", "10"], "one engine has at most"),
         (["--lanes", "0"], "not a whole number above 0"),
         (["--decode-rate", "nan"], "not a number above 0"),
     ],
@@ -102,6 +104,9 @@ def test_an_empty_or_broken_trace_is_status_2_and_one_request_is_enough(
         assert main(["size", "--trace", str(path), "--dram", "8Gi", "--output", "json"]) == status
     said = capsys.readouterr()
     assert json.loads(said.out)[0]["hit_ratio"] == 0
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["size", "--trace", str(tmp_path / "pipe")]) == 2
+    assert "neither a file nor a folder" in capsys.readouterr().err
     assert "bad line 2: not JSON" in said.err
 
 
@@ -128,6 +133,8 @@ def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> Non
     chosen = advice(default).chosen
     assert chosen and chosen.policy == "adaptive+rewrite", "what nobody has to set, for hardly more bytes"
     assert "is the smallest size here" in advice(default).lines[1]
+    slope = [row("kv-once", gib, ratio) for gib, ratio in ((36, 0.2), (72, 0.35), (145, 0.5), (290, 0.6))]
+    assert advice([*slope, row("infinite", 36, 0.9)]).cliffs == (), "each size is worth its bytes; nothing collapses"
     assert advice([row("kv-once", 36, 0.0), row("infinite", 36, 0.0)]).chosen is None
 
 

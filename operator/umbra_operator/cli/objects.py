@@ -31,7 +31,7 @@ def read_objects(paths: list[Path]) -> tuple[K3DeploymentSpec, K3ProfileSpec]:
     for body in documents:
         if body.get("kind") == "K3Profile" and (body.get("metadata") or {}).get("name") == wanted:
             return deployment, _parsed(K3ProfileSpec, body)
-    raise Unusable(f"no K3Profile {wanted!r} in {where}: give its file with another -f")
+    raise Unusable(f"no K3Profile {wanted!r} in {where}: give its file, too")
 
 
 def read_profile(path: Path) -> tuple[K3DeploymentSpec, K3ProfileSpec]:
