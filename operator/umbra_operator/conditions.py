@@ -131,8 +131,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.MODEL_ROOT_NOT_FOUND: "model.source.nodePath.root is not in the profile's modelRoots.",
     Reason.DEVICES_NOT_OFFERED: "spec.devices.mode asks for GPUs in a way that the profile's devices do not name.",
     Reason.PARALLELISM_INVALID: "decodeContext does not divide the tensor size that the profile gives.",
-    Reason.DECODE_CONTEXT_UNSUPPORTED: "decodeContext greater than 1 runs neither with DSPARK nor with prefill chunks "
-    "shorter than 64 x decodeContext tokens; the message names the field.",
+    Reason.DECODE_CONTEXT_UNSUPPORTED: "decodeContext greater than 1 runs neither with DSPARK, nor with prefill chunks "
+    "shorter than 64 x decodeContext tokens, nor with most attention backends; the message names the field or flag.",
     Reason.GPU_MEMORY_SHORT: "Weights, pools and prefill do not fit the profile's GPUs; `umbra plan` has the figures.",
     Reason.VERSIONS_UNSUPPORTED: "The profile's kit was not tested with its SGLang or mori, or this operator not with "
     "that kit. Use a profile whose versions go together; the message says which do.",

@@ -120,6 +120,12 @@ def test_the_api_says_what_the_linker_accepts_and_does_when_unset(field: str, mo
     assert schema["description"].endswith(f"Unset: {default}.")
 
 
+def test_the_backend_that_decodes_decides_whether_decode_context_parallelism_runs() -> None:
+    args = ["--attention-backend", "triton", "--decode-attention-backend", "aiter"]
+    spec = deployment_spec(parallelism={"decodeContext": 8})
+    assert resolve(spec, profile_spec(tensor=8, engine__args=args)).decode_context == 8
+
+
 def test_a_chunk_of_a_page_or_more_runs_with_decode_context_parallelism() -> None:
     profile = profile_spec(tensor=8, engine__args=["--chunked-prefill-size", "256"])
     spec = deployment_spec(parallelism={"decodeContext": 8}, engine={"chunkedPrefillSize": 512})
@@ -260,6 +266,22 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
         {"tensor": 8, "engine__args": ["--chunked-prefill-size", "256"]},
         Reason.DECODE_CONTEXT_UNSUPPORTED,
         "256 is less than the 512 tokens",
+    ),
+    (
+        {"parallelism": {"decodeContext": 8}},
+        {"tensor": 8, "engine__args": ["--attention-backend", "triton"]},
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "--attention-backend triton: SGLang runs Kimi K3 with decodeContext 8 only where --decode-attention-backend is",
+    ),
+    (
+        {"parallelism": {"decodeContext": 8}, "engine": {"extraArgs": ["--decode-attention-backend=fa3"]}},
+        {
+            "tensor": 8,
+            "engine__args": ["--attention-backend", "aiter"],
+            "engine__allowedArgs": ["--decode-attention-backend"],
+        },
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "--decode-attention-backend fa3: ",
     ),
     ({"devices": {"mode": "DRA"}}, {}, Reason.DEVICES_NOT_OFFERED, "devices.mode"),
     ({"devices": {"mode": "DRA"}}, {"devices": {"resourceName": "a"}}, Reason.DEVICES_NOT_OFFERED, "DevicePlugin, not"),

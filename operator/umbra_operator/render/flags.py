@@ -6,6 +6,12 @@ from collections.abc import Iterable, Mapping
 PAGE_TOKENS = 64
 """Tokens of a page of KV on one rank."""
 
+DECODE_BACKEND = ("--decode-attention-backend", "--attention-backend")
+"""Flags that choose the attention of decoding; SGLang heeds the first that is given."""
+
+DECODE_CONTEXT_BACKENDS = ("aiter", "cutedsl_mla")
+"""What SGLang 0.5.23 accepts there for Kimi K3 with decode context parallelism (model_overrides/kimi_k3.py)."""
+
 OWNED: Mapping[str, str] = {
     "--model-path": "model.source",
     "--model": "model.source",

@@ -145,7 +145,7 @@ def _check_parallelism(tensor: int, decode_context: int) -> None:
 
 
 def _check_decode_context(spec: K3DeploymentSpec, profile: K3ProfileSpec, ways: int) -> None:
-    """What the linker would refuse; the API server sees neither the profile nor what was stored before its rules."""
+    """What the engine would refuse; the API server sees neither the profile nor what was stored before its rules."""
     if ways == 1:
         return
     if spec.speculation and spec.speculation.type is SpeculationType.DSPARK:
@@ -163,6 +163,14 @@ def _check_decode_context(spec: K3DeploymentSpec, profile: K3ProfileSpec, ways: 
             Reason.DECODE_CONTEXT_UNSUPPORTED,
             f"spec.engine.chunkedPrefillSize: {chunk} is less than the {page} tokens of a page with decodeContext "
             f"{ways}; set it to at least {page}",
+        )
+    given = flags.parse(profile.engine.args) | flags.parse(spec.engine.extra_args if spec.engine else ())
+    backends = [(name, given[name][-1]) for name in flags.DECODE_BACKEND if given.get(name)]
+    if backends and backends[0][1] not in flags.DECODE_CONTEXT_BACKENDS:
+        raise SpecInvalid(
+            Reason.DECODE_CONTEXT_UNSUPPORTED,
+            f"{' '.join(backends[0])}: SGLang runs Kimi K3 with decodeContext {ways} only where "
+            f"--decode-attention-backend is {' or '.join(flags.DECODE_CONTEXT_BACKENDS)}; use a profile with that",
         )
 
 
