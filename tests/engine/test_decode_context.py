@@ -68,6 +68,17 @@ def test_locations_that_are_no_whole_page_are_refused(rank_lab: RankLab, store: 
     assert "rows 576 to 576 are not in its 576" in asked["behind the end"]
 
 
+def test_pages_of_any_width_lie_where_every_rank_has_its_tokens_and_nothing_else_is_a_page(rank_lab: RankLab) -> None:
+    assert rank_lab.run("sharing.rows_of_pages", seed=7) == [[]]
+
+
+def test_an_engine_with_other_ways_beside_a_warm_store_reads_its_own_pages_only(
+    rank_lab: RankLab, store: Store
+) -> None:
+    found = [rank_lab.run("sharing.found_with", ranks=2, address=store.address, ways=ways) for ways in (2, 1, 2)]
+    assert found == [[0, 0], [0, 0], [4 * PAGE, 4 * PAGE]]
+
+
 @pytest.mark.parametrize("ways", [2, 8])
 def test_a_prompt_is_cut_where_pages_of_the_tree_end(rank_lab: RankLab, store: Store, ways: int) -> None:
     page = PAGE * ways

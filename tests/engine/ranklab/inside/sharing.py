@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +75,50 @@ def pages_asked_for(rank: Rank, address: str) -> dict[str, Any]:
         "every second": rows(*range(0, 2 * page, 2)),
         "behind the end": rows(*range(9 * page, 10 * page)),
     }
+
+
+def rows_of_pages(rank: Rank, seed: int) -> list[str]:
+    """Ask pools of many widths for the rows of pages in any order; return where SGLang's own rule has others.
+
+    Locations that are no whole pages are asked for, too; whatever is not refused is returned.
+    """
+    from sglang.srt.layers.dcp.layout import maybe_dcp_kernel_indices
+    from sglang.srt.mem_cache.hicache_storage import PoolName
+
+    from umbra_linker.sharded import ShardedPool
+
+    draw, there, wrong = random.Random(seed), 12, []
+    for rows, ways in itertools.product((1, 3, 16, 64), (2, 3, 8)):
+        page = rows * ways
+        pool = ShardedPool(
+            ways=ways, name=PoolName.KV, indices_from_pool=PoolName.KV, device_pool=None,
+            components=[[torch.zeros(there * rows, 4)]], layer_mapping={0: 0}, page_size=page,
+        )  # fmt: skip
+        for _ in range(20):
+            pages = draw.sample(range(there), draw.randint(1, there))
+            wanted = torch.cat([torch.arange(one * page, (one + 1) * page) for one in pages])
+            for owner in range(ways):
+                own = maybe_dcp_kernel_indices(wanted, ways, owner).view(-1, rows)
+                if pool.prepare_locations(wanted) != own[:, 0].tolist():
+                    wrong.append(f"{rows} x {ways}, rank {owner}: {pages}")
+            exchanged = wanted.clone()
+            exchanged[[0, 1]] = exchanged[[1, 0]]
+            for broken in (exchanged, wanted + 1, wanted[:-1], wanted - there * page, wanted + there * page):
+                with contextlib.suppress(ValueError):
+                    wrong.append(f"{rows} x {ways}: {pool.prepare_locations(broken)} of {broken.tolist()}")
+    return wrong
+
+
+def found_with(rank: Rank, address: str, ways: int) -> int:
+    """Return how many tokens of a prompt an engine of so many ways finds in the store; leave all of them there."""
+    player = Player.seated(rank, linker_config(address), tokens=8 * WAYS * PAGE, states=8, layers=4, ways=ways)
+    tokens = list(range(2 * WAYS * PAGE))
+    request = player.restore(tokens)
+    assert not player.differences(request)
+    player.abort(request)
+    player.compute(tokens)
+    player.settle()
+    return request.loaded
 
 
 def chunk_ends(rank: Rank, address: str, ways: int, chunks: list[int], prompt: int) -> dict[str, list[int]]:
