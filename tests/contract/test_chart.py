@@ -88,6 +88,13 @@ def test_the_official_model_takes_the_deployment_whole(case: str) -> None:
         ({"image.repository": "a"}, "set image.digest (best) or image.tag"),
         ({**TAG, "image.digest": "sha256:short"}, "/image/digest"),
         ({**IMAGE, "namespace": ["a"]}, "namespace"),
+        ({**IMAGE, "namespaces": ["A_b"]}, "/namespaces/0"),
+        ({**TAG, "image.tag": "a b"}, "/image/tag"),
+        ({**TAG, "image.tag": "v1@sha256:short"}, "/image/tag"),
+        ({**TAG, "image.repository": "example.test/operator:v1"}, "/image/repository"),
+        ({**IMAGE, "replicas": None}, "missing property 'replicas'"),
+        ({**IMAGE, "networkPolicy": None}, "missing property 'networkPolicy'"),
+        ({**IMAGE, "image.pullPolicy": None}, "missing property 'pullPolicy'"),
         ({**IMAGE, **PROFILE, "profiles.kitImage": ""}, "set profiles.engineImage and profiles.kitImage"),
         ({**IMAGE, **PROFILE, "profiles.engineImage": "example.test/engine:latest"}, "/profiles/engineImage"),
     ],
@@ -96,6 +103,44 @@ def test_what_is_missing_or_wrong_is_said(values: dict[str, Any], sentence: str)
     with pytest.raises(ValueError, match=r".") as caught:
         template(values)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["resources", "namespaces", "affinity", "tolerations", "prometheusRule.labels"])
+def test_a_map_or_a_list_may_be_taken_away(name: str) -> None:
+    objects = template({**IMAGE, "prometheusRule.create": True, name: None})
+    (body,) = of_kind(objects, "Deployment")
+    assert body["spec"]["template"]["spec"]["affinity"]
+    assert ("resources" in name) is (not body["spec"]["template"]["spec"]["containers"][0]["resources"])
+
+
+def test_a_port_of_the_registry_is_no_tag() -> None:
+    (body,) = of_kind(template({**TAG, "image.repository": "registry.example.test:5000/umbra/operator"}), "Deployment")
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.test:5000/umbra/operator:0.1.0"
+
+
+def test_labels_of_yours_take_none_of_the_chart_s_away() -> None:
+    yours = {"app.kubernetes.io/name": "prometheus", "release": "prometheus"}
+    kinds = {"prometheusRule": "PrometheusRule", "podMonitor": "PodMonitor", "dashboards": "ConfigMap"}
+    switches = {f"{name}.{value}": given for name in kinds for value, given in (("create", True), ("labels", yours))}
+    objects = template({**IMAGE, **switches})
+    for kind in kinds.values():
+        for body in of_kind(objects, kind):
+            labels = body["metadata"]["labels"]
+            assert (labels["app.kubernetes.io/name"], labels["release"]) == ("umbra-operator", "prometheus")
+
+
+def test_the_longest_name_of_a_release_leaves_every_name_and_label_valid() -> None:
+    release = "r" * 53  # Helm takes no longer one.
+    values = [f"--set-json={name}={json.dumps(value)}" for name, value in IMAGE.items()]
+    switches = [f"--set={name}.create=true" for name in ("prometheusRule", "podMonitor", "dashboards")]
+    result = helm("template", release, str(CHART), *values, *switches)
+    assert result.returncode == 0, result.stderr
+    for body in filter(None, yaml.safe_load_all(result.stdout)):
+        # Names of these kinds become labels or parts of hosts' names.
+        most = 63 if body["kind"] in ("Deployment", "ServiceAccount") else 253
+        assert len(body["metadata"]["name"]) <= most
+        assert all(len(value) <= 63 for value in body["metadata"].get("labels", {}).values())
 
 
 @pytest.mark.parametrize("namespaces", [[], ["a"], ["a", "b"]])

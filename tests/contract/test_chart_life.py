@@ -5,6 +5,7 @@ There is no node, so the operator of the chart's Deployment does not run; one wi
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 
 from localcluster.controlplane import ControlPlane
 from operatorprocess import SYSTEM, OperatorProcess, kubeconfig
-from product import CHART, IMAGE, helm
+from product import CHART, CRDS, IMAGE, helm
 from stack import Stack, eventually
 
 pytestmark = pytest.mark.apiserver
@@ -32,11 +33,16 @@ class Site:
         control_plane.kubectl("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted")
 
     def helm(self, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
-        given = [f"--set-json={name}={json.dumps(value)}" for name, value in (values or {}).items()]
-        where = ["--namespace", SYSTEM, "--kubeconfig", str(self.control_plane.kubeconfig)]
-        result = helm(*arguments, *given, *where)
+        result = self.try_helm(*arguments, values=values)
         assert result.returncode == 0, result.stderr
         return result.stdout
+
+    def try_helm(
+        self, *arguments: str, values: Mapping[str, Any] | None = None, namespace: str = SYSTEM
+    ) -> subprocess.CompletedProcess[str]:
+        given = [f"--set-json={name}={json.dumps(value)}" for name, value in (values or {}).items()]
+        where = ["--namespace", namespace, "--kubeconfig", str(self.control_plane.kubeconfig)]
+        return helm(*arguments, *given, *where)
 
     def get(self, *arguments: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.control_plane.kubectl("-n", SYSTEM, "get", *arguments, "-o", "json"))
@@ -66,6 +72,7 @@ def previous(tmp_path: Path) -> Path:
     (chart / "Chart.yaml").write_text(yaml.safe_dump({**meta, "version": "0.0.9", "appVersion": "0.0.9"}))
     path = chart / f"files/crds/umbra.dev_{CRD.partition('.')[0]}.yaml"
     crd = yaml.safe_load(path.read_text())
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = "Older."
     del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][NEWER_FIELD]
     path.write_text(yaml.safe_dump(crd))
     return chart
@@ -130,6 +137,28 @@ def test_a_deployment_and_its_pods_outlive_every_step_of_the_chart(site: Site, p
     assert pods(stack).items() <= before.items()
 
 
+def test_releases_share_a_cluster_when_each_serves_its_own(site: Site, previous: Path) -> None:
+    for name in ("a", "b", "other"):
+        site.control_plane.kubectl("create", "namespace", name)
+    second = {**IMAGE, "crds.install": False}
+
+    def refused(release: str, values: Mapping[str, Any]) -> str:
+        result = site.try_helm("install", release, str(CHART), values=values, namespace="other")
+        assert result.returncode != 0
+        return result.stderr
+
+    site.helm("install", "first", str(CHART), values={**IMAGE, "namespaces": ["a"]})
+    _crds_that_someone_applied_are_changed_all_the_same(site, "first", previous)
+    assert "umbra-workloads" in refused("second", {**second, "namespaces": ["a", "b"]})
+    result = site.try_helm("install", "second", str(CHART), values={**second, "namespaces": ["b"]}, namespace="other")
+    assert result.returncode == 0, result.stderr
+    # CRDs stay when they are left out later, and are taken up again.
+    site.helm("upgrade", "first", str(CHART), values={**second, "namespaces": ["a"]})
+    assert {CRD, "k3profiles.umbra.dev"} <= site.names("crds")
+    site.helm("upgrade", "first", str(CHART), values=IMAGE)
+    assert "umbra-workloads" in refused("third", second)
+
+
 def test_the_profile_comes_with_an_upgrade_and_each_content_stays(site: Site) -> None:
     def values(engine: str) -> dict[str, Any]:
         images = {"profiles.engineImage": f"example.test/engine@sha256:{engine * 64}"}
@@ -162,3 +191,15 @@ def _operators_are_admitted_and_protected(site: Site) -> None:
     (rule,) = policy["spec"]["ingress"]
     named = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
     assert {port["port"] for port in rule["ports"]} == named
+
+
+def _crds_that_someone_applied_are_changed_all_the_same(site: Site, release: str, other: Path) -> None:
+    """Another manager of their fields makes Helm's server-side apply a conflict."""
+    for path in CRDS:
+        site.control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+    # Once by force, as the README says; then Helm has the fields again.
+    values = {**IMAGE, "namespaces": ["a"]}
+    site.helm("upgrade", release, str(other), "--force-conflicts", values=values)
+    described = site.get("crd", CRD)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]
+    assert described == "Older."
+    site.helm("upgrade", release, str(CHART), values=values)

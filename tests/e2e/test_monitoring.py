@@ -43,6 +43,7 @@ LATER = {
 def prometheus(stack: Stack, engine: Engine) -> Prometheus:
     """A Prometheus that has seen a request computed and another one restored from the store."""
     running = monitoring.start(stack, Progress())
+    _stream_and_leave(engine)
     recorded = " and ".join(f"count({rule['record']})" for rule in RULES if "record" in rule)
 
     def complete() -> bool:
@@ -53,10 +54,9 @@ def prometheus(stack: Stack, engine: Engine) -> Prometheus:
             engine.generate(asked)
             engine.flush()
             engine.generate([*asked, 11, 12, 13])
-            _stream_and_leave(engine)
         return found
 
-    product.wait(complete, 60, lambda: "not every rule has recorded something")
+    product.wait(complete, 180, lambda: "not every rule has recorded something")
     return running
 
 

@@ -5,8 +5,13 @@
 {{- define "umbra.labels" -}}
 app.kubernetes.io/name: umbra-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{/* Ours and, from a list of the root and a map, more; ours stand where both have a label. */}}
+{{- define "umbra.labelsAnd" -}}
+{{- merge (include "umbra.labels" (first .) | fromYaml) (last . | default dict) | toYaml -}}
 {{- end -}}
 
 {{- define "umbra.selector" -}}

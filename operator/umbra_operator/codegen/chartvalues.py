@@ -1,7 +1,7 @@
 """The chart's values, each once: ``values.yaml``, ``values.schema.json`` and the table in the chart's README."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -27,19 +27,25 @@ _FLAG = {"type": "boolean"}
 _LABELS = {"type": "object", "additionalProperties": _TEXT}
 _DIGEST = "sha256:[0-9a-f]{64}"
 _BY_DIGEST = {"type": "string", "pattern": f"^([^@]+@{_DIGEST})?$"}
+_NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 
 VALUES = (
     Value(
         "image.repository",
         "",
-        _TEXT,
+        {"type": "string", "pattern": r"^([^\s@]+/)?[^\s@:/]*$"},
         "Repository of the operator's image. It has no default, because none is invented.",
     ),
     Value(
         "image.digest", "", {"type": "string", "pattern": f"^({_DIGEST})?$"}, "Digest of that image; better than a tag."
     ),
-    Value("image.tag", "", _TEXT, "Tag of that image, used when there is no digest."),
+    Value(
+        "image.tag",
+        "",
+        {"type": "string", "pattern": r"^(\w[\w.-]{0,127})?$"},
+        "Tag of that image, used when there is no digest.",
+    ),
     Value(
         "image.pullPolicy",
         "IfNotPresent",
@@ -62,7 +68,7 @@ VALUES = (
     Value(
         "namespaces",
         [],
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True},
+        {"type": "array", "items": _NAME, "uniqueItems": True},
         "Namespaces that the operator serves, and has rights in; empty means all of them.",
     ),
     Value("logLevel", "INFO", {"enum": ["DEBUG", "INFO", "WARNING", "ERROR"]}, "Level of the log."),
@@ -187,8 +193,9 @@ def values_schema() -> str:
     properties: dict[str, Any] = {"global": {"type": "object", "description": "What parent charts share; not used."}}
     for group, values in _groups():
         own = {value.name.rpartition(".")[2]: {"description": value.help, **value.schema} for value in values}
-        properties[group] = own[group] if values[0].name == group else _closed(own)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_closed(properties), "required": ["image"]}
+        properties[group] = own[group] if values[0].name == group else {**_closed(own), "required": _needed(values)}
+    needed = [group for group, values in _groups() if values[0].name != group or _needed(values)]
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_closed(properties), "required": needed}
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -196,6 +203,11 @@ def readme() -> str:
     """The chart's README."""
     rows = (f"| `{value.name}` | `{json.dumps(value.default)}` | {value.help} |\n" for value in VALUES)
     return "".join([NOTE, _INTRODUCTION, "| Value | Default | Meaning |\n|---|---|---|\n", *rows])
+
+
+def _needed(values: Iterable[Value]) -> list[str]:
+    """Those that null cannot take away; without a map or a list nothing is asked for."""
+    return [value.name.rpartition(".")[2] for value in values if not isinstance(value.default, dict | list)]
 
 
 def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,11 +236,14 @@ helm install umbra charts/umbra -n umbra-system --create-namespace \\
 
 - The operator's pods pass the `restricted` Pod Security Standard, so its namespace can enforce it.
 - `helm upgrade` upgrades the CRDs with the operator and changes no pod of a K3Deployment.
+- CRDs that someone applied with kubectl are a conflict for the next `helm upgrade`: give it `--force-conflicts` once.
 - `helm rollback` brings the older CRDs back as well: the API server then drops what newer fields held, with the next
   write.
 - `helm uninstall` leaves CRDs, profiles and deployments, and engines go on serving. Installing again under the same
-  release name and namespace takes the CRDs over; under another one, set `crds.install=false` or give
-  `--take-ownership`.
+  release name and namespace takes CRDs and profiles over; under another one, set `crds.install=false` and
+  `profiles.create=false`, or give `--take-ownership`.
+- Two releases share a cluster when each serves `namespaces` of its own; the second one with `crds.install=false`. Helm
+  refuses a release that would serve a namespace that another one serves, or all of them as another one does.
 - To remove everything, delete the K3Deployments, uninstall, then delete the K3Profiles and the two CRDs.
 
 ## Values
