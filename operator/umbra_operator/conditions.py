@@ -168,8 +168,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.HIT_RATIO_FELL: "The ratio of hits fell while the store evicts; status.cache.advice says what helps.",
     Reason.OFFLOADS_HELD_BACK: "A store takes what is to be stored too slowly, so part of it is not stored.",
     Reason.AS_EXPECTED: "Nothing to do.",
-    Reason.RECOVERY_STOPPED: "An engine ended by itself as often as spec.recovery allows and stays down. The message "
-    "says how; find the cause, then set another restart.id.",
+    Reason.RECOVERY_STOPPED: "An engine or a replica's pods ended by themselves as often as spec.recovery allows, and "
+    "nothing is started again. The message says how; find the cause, then set another restart.id.",
     Reason.ENGINE_STALLED: "Requests run and no token is computed. Restart the engine (restart.id).",
     Reason.ENGINE_SILENT: "An engine does not answer its own agent. Look at its log.",
     Reason.CHECKPOINTS_LOCKED: "Most slots of the checkpoint pool wait for the store; without a free one "

@@ -29,7 +29,7 @@ MEANINGS: Mapping[Done, str] = {
     Done.ENGINE_RESTART_ASKED: "A pod got another launch document: the engine drains and restarts, the store is kept.",
     Done.LIVE_SETTINGS_SENT: "A pod got other live settings: its engine follows while it runs.",
     Done.POD_REPLACED: "A pod was deleted because the change needs another one; the store of the new one starts empty.",
-    Done.POD_ENDED: "A pod that had ended, as after an eviction, was deleted; another takes its place.",
+    Done.POD_ENDED: "A pod that had ended, as after an eviction, was deleted when another had taken its place.",
     Done.REPLICA_REMOVED: "A pod was deleted because spec.replicas is smaller by now.",
 }
 
@@ -121,10 +121,8 @@ def _deleted(pod: str, uid: str, observed: Observed) -> Event | None:
         return None
     if record.ordinal >= spec.replicas:
         return Event(False, Done.REPLICA_REMOVED, f"pod {pod} is deleted: spec.replicas is {spec.replicas}")
-    if record.phase in ("Failed", "Succeeded"):
-        return Event(
-            True, Done.POD_ENDED, f"pod {pod} has ended ({record.phase}) and is deleted; another takes its place"
-        )
+    if record.over and record.end:
+        return Event(True, Done.POD_ENDED, f"pod {pod} has ended ({record.end.cause}); another has taken its place")
     return Event(False, Done.POD_REPLACED, f"pod {pod} is deleted: the change needs another pod")
 
 

@@ -9,6 +9,7 @@ from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord
+from umbra_operator.recovery import Succession, succession
 from umbra_operator.render import names
 from umbra_operator.render.budgets import min_available
 from umbra_operator.render.children import IMMUTABLE, children
@@ -109,10 +110,16 @@ class Plan:
     hold: Hold | None = None
     losing: Mapping[str, str] = field(default_factory=dict)
     """Size of the running store that each pod loses when its turn comes, by name of the pod."""
+    stopped: tuple[str, ...] = ()
+    """Why replicas whose pods have ended get no others."""
+    wait_seconds: float | None = None
+    """When to look again at replicas whose successors are to be made later."""
 
 
-def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
-    """Actions that bring the cluster one step nearer to the spec. ``agents`` is keyed by pod uid.
+def plan(observed: Observed, agents: Mapping[str, Agents], now: float) -> Plan:
+    """Actions that bring the cluster one step nearer to the spec.
+
+    ``agents`` is keyed by pod uid; ``now`` is in Unix seconds.
 
     Without a usable spec or profile no engine is created, changed or stopped; only scaling down still works.
     """
@@ -126,7 +133,8 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     surplus = _surplus(deployment, owned)
     if finding or resolved is None or wanted is None:
         return Plan(surplus, finding, wanted, owned)
-    missing = _missing(deployment, resolved, wanted, owned)
+    due = _due(resolved, wanted, owned, now)
+    missing = _missing(deployment, resolved, wanted, owned, due)
     actions: list[Action] = [*_children(observed, resolved), *surplus]
     if missing:
         actions.append(CreateSecret(admin_key(deployment.name, deployment.namespace, deployment.uid)))
@@ -137,7 +145,18 @@ def plan(observed: Observed, agents: Mapping[str, Agents]) -> Plan:
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
         actions += _disrupt(resolved, wanted, owned, agents, hold)
     losing = _losing(resolved, wanted, owned)
-    return Plan(tuple(actions), None, wanted, owned, resolved.tensor, min_available(resolved), hold, losing)
+    return Plan(
+        tuple(actions),
+        None,
+        wanted,
+        owned,
+        resolved.tensor,
+        min_available(resolved),
+        hold,
+        losing,
+        stopped=tuple(each.stopped for each in due.values() if each.stopped),
+        wait_seconds=min((each.wait_seconds for each in due.values() if each.wait_seconds > 0), default=None),
+    )
 
 
 def _resolve(observed: Observed) -> tuple[Finding | None, Resolved | None, Revision | None]:
@@ -196,7 +215,7 @@ def _children(observed: Observed, resolved: Resolved) -> list[Action]:
 
 
 def _surplus(deployment: DeploymentRecord, owned: Sequence[PodRecord]) -> tuple[DeletePod, ...]:
-    """Pods beyond the wanted number, pods that have ended, and older twins of a replica."""
+    """Pods beyond the wanted number, and older twins of a replica: an ended pod stays until it has a successor."""
     if deployment.spec is None:
         return ()
     replicas = deployment.spec.replicas
@@ -204,29 +223,46 @@ def _surplus(deployment: DeploymentRecord, owned: Sequence[PodRecord]) -> tuple[
     return tuple(
         _delete(pod)
         for pod in owned
-        if not pod.deleting
-        and (pod.ordinal >= replicas or pod.phase in ("Failed", "Succeeded") or pod.attempt < newest[pod.ordinal])
+        if not pod.deleting and (pod.ordinal >= replicas or pod.attempt < newest[pod.ordinal])
     )
 
 
+def _due(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord], now: float) -> dict[int, Succession]:
+    """For each replica that no pod serves or will serve, what follows the pods it had, by ordinal."""
+    alive = {pod.ordinal for pod in owned if not pod.deleting and not pod.over}
+    return {
+        ordinal: succession(
+            (pod for pod in owned if pod.ordinal == ordinal), resolved.spec.recovery, wanted.launch, now
+        )
+        for ordinal in range(resolved.spec.replicas)
+        if ordinal not in alive
+    }
+
+
 def _missing(
-    deployment: DeploymentRecord, resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]
+    deployment: DeploymentRecord,
+    resolved: Resolved,
+    wanted: Revision,
+    owned: Sequence[PodRecord],
+    due: Mapping[int, Succession],
 ) -> list[CreatePod]:
-    """A pod for each replica that has none, under a name that no terminating pod holds.
+    """A pod for each replica that is due to get one, under a name that no other pod holds.
 
     A pod that somebody took the labels off is not seen any more. The status still has its name, and whoever creates
     that name meets it and gives the labels back: under another name the replica would run twice.
     """
     last = _last_attempts(deployment)
     actions = []
-    for ordinal in range(resolved.spec.replicas):
-        attempts = [pod for pod in owned if pod.ordinal == ordinal]
-        if any(not pod.deleting for pod in attempts):
+    for ordinal, before in due.items():
+        if before.stopped or before.wait_seconds > 0:
             continue
-        attempt = max(pod.attempt for pod in attempts) + 1 if attempts else last.get(ordinal, 0)
-        actions.append(
-            CreatePod(pod(resolved, wanted, deployment.name, deployment.namespace, deployment.uid, ordinal, attempt))
-        )
+        attempts = [pod.attempt for pod in owned if pod.ordinal == ordinal]
+        attempt = max(attempts) + 1 if attempts else last.get(ordinal, 0)
+        manifest = pod(resolved, wanted, deployment.name, deployment.namespace, deployment.uid, ordinal, attempt)
+        if before.ends:
+            ends = ",".join(f"{earlier}@{at}" for earlier, at in before.ends)
+            manifest["metadata"]["annotations"][names.ANNOTATION_EARLIER_ENDS] = ends
+        actions.append(CreatePod(manifest))
     return actions
 
 
@@ -239,7 +275,7 @@ def _follow(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) ->
     return [
         _patch(pod, resolved, wanted)
         for pod in owned
-        if not pod.deleting and not _behind(pod, wanted) and not _marked(pod, wanted)
+        if not pod.deleting and not pod.over and not _behind(pod, wanted) and not _marked(pod, wanted)
     ]
 
 

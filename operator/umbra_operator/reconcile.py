@@ -62,6 +62,11 @@ def _patched(actions: Sequence[Action]) -> set[str]:
     return {action.uid for action in actions if isinstance(action, PatchPod)}
 
 
+def _deleted(actions: Sequence[Action]) -> set[str]:
+    """Uids of the pods that are deleted."""
+    return {action.uid for action in actions if isinstance(action, DeletePod)}
+
+
 def _again(tried: Sequence[Action], decided: Plan) -> float | None:
     """In how many seconds there may be something to do of which no event tells."""
     if decided.finding:
@@ -70,7 +75,9 @@ def _again(tried: Sequence[Action], decided: Plan) -> float | None:
     # A pod that is to be patched again did not keep what it was given: somebody else's webhook must not spin us.
     if _patched(tried) & _patched(decided.actions):
         return LOOK_AGAIN_SECONDS
-    return 0.0 if _patched(decided.actions) else None
+    if _patched(decided.actions) or _deleted(decided.actions) - _deleted(tried):
+        return 0.0
+    return decided.wait_seconds
 
 
 class Reconciler:
@@ -150,7 +157,8 @@ class Reconciler:
         return problems
 
     def _plan(self, observed: Observed) -> Plan:
-        return plan(observed, self._poller.agents(observed.pods))
+        now = datetime.fromisoformat(self._now()).timestamp()
+        return plan(observed, self._poller.agents(observed.pods), now)
 
     async def _look_at_strangers(self, key: Key) -> None:
         """Reads again what is in the way: it is not watched, and may be gone by now."""

@@ -4,8 +4,10 @@ No cache holds raw bodies. With 10,000 pods that is the difference between tens 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -71,6 +73,15 @@ class ContainerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """How a pod ended by no wish of anybody."""
+
+    at: int
+    """Unix seconds, by the clock of whoever ended it."""
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """A pod of a K3Deployment."""
 
@@ -100,6 +111,15 @@ class PodRecord:
     unschedulable: str | None
     """The scheduler's sentence, when it found no node."""
     containers: tuple[ContainerRecord, ...]
+    end: End | None = None
+    """Of a pod that has failed, or that is lost with its node."""
+    earlier_ends: tuple[tuple[int, int], ...] = ()
+    """Which attempts of this replica before it ended when, in Unix seconds."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it runs no container any more and never will."""
+        return self.phase in ("Failed", "Succeeded")
 
     @property
     def key(self) -> Key:
@@ -205,6 +225,8 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in meta,
         unschedulable=scheduled.get("message") if scheduled.get("status") == "False" else None,
         containers=tuple(_container(entry) for entry in statuses),
+        end=_end(meta, status, conditions.get("DisruptionTarget", {}), statuses),
+        earlier_ends=_earlier_ends(annotations.get(names.ANNOTATION_EARLIER_ENDS, "")),
     )
 
 
@@ -248,6 +270,34 @@ def _touched(managers: Sequence[Mapping[str, Any]]) -> bool:
         and set(entry.get("fieldsV1", ())) - {"f:metadata", "f:status"}
         for entry in managers
     )
+
+
+_NODE_LOST = "DeletionByTaintManager"
+"""Why a pod whose node answers no more is deleted, in Kubernetes' word."""
+
+
+def _end(
+    meta: Mapping[str, Any],
+    status: Mapping[str, Any],
+    disrupted: Mapping[str, Any],
+    containers: Sequence[Mapping[str, Any]],
+) -> End | None:
+    """How a pod ended. One that somebody deleted, drained or preempted has not: its successor is wanted at once."""
+    lost = disrupted.get("status") == "True" and disrupted.get("reason") == _NODE_LOST
+    if status.get("phase") not in ("Failed", "Succeeded") and not lost:
+        return None
+    ended = [each["state"]["terminated"] for each in containers if (each.get("state") or {}).get("terminated")]
+    last = max((each.get("finishedAt") or "" for each in ended), default="")
+    # A pod that the node refused has neither of the first two.
+    at = disrupted.get("lastTransitionTime") or last or status.get("startTime") or meta.get("creationTimestamp")
+    said = ": ".join(filter(None, (status.get("reason"), status.get("message")))) or disrupted.get("message")
+    failed = next((f"{each.get('reason')}, exit code {each['exitCode']}" for each in ended if each["exitCode"]), None)
+    return End(int(datetime.fromisoformat(at).timestamp()) if at else 0, (said or failed or status["phase"])[:256])
+
+
+def _earlier_ends(text: str) -> tuple[tuple[int, int], ...]:
+    """The ends in the annotation; none where somebody made it unreadable."""
+    return tuple((int(attempt), int(at)) for attempt, at in re.findall(r"\b([0-9]{1,9})@([0-9]{1,12})\b", text))
 
 
 _NOT_CONTENT = ("apiVersion", "kind", "metadata", "status")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umbra_operator.advice import cache_status
-from umbra_operator.agents import Agents
+from umbra_operator.agents import Agents, EngineAgent
 from umbra_operator.conditions import Reason, Type, Verdict, merge
 from umbra_operator.judge import Assessment
 from umbra_operator.plan import Plan
@@ -31,7 +31,7 @@ def status(
     input with another ``now`` differs only in the transition times of conditions that flipped.
     """
     deployment = observed.deployment
-    live = sorted((pod for pod in plan.owned if not pod.deleting), key=lambda pod: (pod.ordinal, pod.attempt))
+    live = _live(plan.owned)
     serving = [pod for pod in live if pod.ready]
     verdicts = _verdicts(observed, plan, live, agents, assessment)
     previous = deployment.status.get("conditions") or []
@@ -52,6 +52,13 @@ def status(
     return out
 
 
+def _live(owned: Sequence[PodRecord]) -> list[PodRecord]:
+    """The pods of the replicas, by ordinal; without those that are going, and those that have a successor."""
+    newest = {pod.ordinal: pod.attempt for pod in sorted(owned, key=lambda pod: pod.attempt)}
+    kept = (pod for pod in owned if not pod.deleting and not (pod.over and pod.attempt < newest[pod.ordinal]))
+    return sorted(kept, key=lambda pod: (pod.ordinal, pod.attempt))
+
+
 def _verdicts(
     observed: Observed,
     plan: Plan,
@@ -65,7 +72,7 @@ def _verdicts(
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
-    ranks, *judged = _judged(observed, live, agents, assessment)
+    ranks, *judged = _judged(observed, plan, live, agents, assessment)
     available = _available(observed, live)
     # Ranks of which nothing is known are no reason to deny that their engines serve.
     apart = [ranks] if ranks.status is False else []
@@ -102,7 +109,7 @@ def _preflight_passed(live: Sequence[PodRecord], ending: Sequence[PodRecord]) ->
         if preflight and _failed(preflight):
             message = f"{pod.name}: {_preflight_message(preflight)}"
             return Verdict(Type.PREFLIGHT_PASSED, False, Reason.CHECK_FAILED, message)
-    pending = [pod.name for pod in live if not _passed(pod.container(names.PREFLIGHT))]
+    pending = [_named(pod) for pod in live if not _passed(pod.container(names.PREFLIGHT))]
     if pending or not live:
         message = f"waiting for {', '.join(pending)}" if pending else "there are no pods"
         return Verdict(Type.PREFLIGHT_PASSED, None, Reason.PENDING, message)
@@ -145,13 +152,8 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         fresh = not pod.ready and (answer is None or answer.restarts == 0)
         if container and fresh and container.exit_reason == _OOM:
             return _out_of_memory(Type.ENGINE_READY, pod, names.ENGINE)
-        if container and container.waiting_reason == "CrashLoopBackOff":
-            message = (
-                f"{pod.name}: {container.exit_message or container.waiting_message or 'the agent ends again and again'}"
-            )
-            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, message)
-        if answer and answer.problem and not pod.ready:
-            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, f"{pod.name}: {answer.problem}")
+        if failure := _engine_failure(pod, container, answer):
+            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, failure)
     starting = [pod.name for pod in live if not pod.ready]
     if starting or not live:
         message = f"waiting for {', '.join(starting)}" if starting else "there are no pods"
@@ -163,6 +165,16 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         message = f"the agents of {', '.join(silent)} do not answer on port {names.ENGINE_AGENT_PORT}"
         return Verdict(Type.ENGINE_READY, None, Reason.AGENT_SILENT, message)
     return _engines_at_revision(live, agents, plan)
+
+
+def _engine_failure(pod: PodRecord, container: ContainerRecord | None, answer: EngineAgent | None) -> str | None:
+    """Why a pod's engine does not come; None where nothing keeps it from coming."""
+    if pod.over:
+        return _named(pod)
+    if container and container.waiting_reason == "CrashLoopBackOff":
+        last = container.exit_message or container.waiting_message or "the agent ends again and again"
+        return f"{pod.name}: {last}"
+    return f"{pod.name}: {answer.problem}" if answer and answer.problem and not pod.ready else None
 
 
 def _out_of_memory(kind: Type, pod: PodRecord, container: str) -> Verdict:
@@ -191,11 +203,16 @@ _WELL = (
 
 
 def _judged(
-    observed: Observed, live: Sequence[PodRecord], agents: Mapping[str, Agents], assessment: Assessment | None
+    observed: Observed,
+    plan: Plan,
+    live: Sequence[PodRecord],
+    agents: Mapping[str, Agents],
+    assessment: Assessment | None,
 ) -> list[Verdict]:
     """What the numbers of the engines come to, one verdict for each condition of ``_WELL``."""
     answers = [(pod.name, agents.get(pod.uid, Agents()).engine) for pod in live]
-    stopped = "; ".join(f"{name}: {engine.problem}" for name, engine in answers if engine and engine.stopped)
+    engines = (f"{name}: {engine.problem}" for name, engine in answers if engine and engine.stopped)
+    stopped = "; ".join((*plan.stopped, *engines))
     verdicts = []
     for well in _WELL:
         if stopped and well.type is Type.DEGRADED:
@@ -299,6 +316,11 @@ def _pod(pod: PodRecord, agents: Agents) -> dict[str, Any]:
     if agents.store and agents.store.epoch:
         entry["epoch"] = agents.store.epoch
     return entry
+
+
+def _named(pod: PodRecord) -> str:
+    """The pod, and why nothing more is to be expected of it."""
+    return f"{pod.name}, which has ended ({pod.end.cause})" if pod.over and pod.end else pod.name
 
 
 def _passed(container: ContainerRecord | None) -> bool:

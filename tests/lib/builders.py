@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from umbra_operator.agents import Agents, EngineAgent, StoreAgent
@@ -115,6 +116,7 @@ class World:
 
     def __init__(self, spec: Mapping[str, Any] | None = None, profile_body: Mapping[str, Any] | None = None) -> None:
         self.memory = Memory()
+        self.now = datetime.fromisoformat(NOW).timestamp()
         self.agents: dict[str, Agents] = {}
         self.bodies: dict[str, dict[str, Any]] = {}
         self._count = 0
@@ -137,7 +139,7 @@ class World:
 
     def plan(self) -> Plan:
         """What the operator would do now."""
-        return plan(self.observe(), self.agents)
+        return plan(self.observe(), self.agents, self.now)
 
     def apply(self, action: Action) -> None:
         """Does what the action says, as the API server would."""

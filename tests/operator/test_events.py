@@ -118,6 +118,7 @@ def test_what_is_done_to_a_pod_that_exists_is_told_with_its_cause() -> None:
     (name,) = world.bodies
     world.bodies[name]["status"]["phase"] = "Failed"
     world.memory.put_pod(world.bodies[name])
+    world.apply_all()
     event = of_action(world.plan().actions[0], world.observe())
     assert event
     assert (event.warning, event.reason) == (True, Done.POD_ENDED)

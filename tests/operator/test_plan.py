@@ -415,6 +415,8 @@ def test_an_ended_pod_is_replaced() -> None:
     world = settled(1)
     world.bodies["k3-0-0"]["status"] = {"phase": "Failed"}
     world.memory.put_pod(world.bodies["k3-0-0"])
+    assert kinds(world) == [("CreateSecret", "k3-admin-key-d1"), ("CreatePod", "k3-0-1")]
+    world.apply_all()
     assert kinds(world) == [("DeletePod", "k3-0-0")]
     world.run()
     assert [pod.ready for pod in world.observe().pods] == [True]

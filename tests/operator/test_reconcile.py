@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import json
 from collections.abc import AsyncIterator
 
@@ -316,3 +317,39 @@ async def test_the_stages_of_a_start_are_told_together(door: KubeCluster, namesp
 
 async def test_an_object_that_is_gone_needs_nothing(door: KubeCluster, namespace: str) -> None:
     assert await reconciler(door, Memory()).reconcile((namespace, "k3")) is None
+
+
+async def test_a_pod_that_the_node_ends_goes_when_its_successor_is_there(door: KubeCluster, namespace: str) -> None:
+    key, memory = (namespace, "k3"), Memory()
+    recovery = {"maxRestarts": 1}
+    memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace, recovery=recovery)))
+    # A status may wait for its turn; here it never does.
+    passes = Reconciler(
+        door, memory, Poller(memory.pods, lambda _: None), lambda *_: None, clock=itertools.count(0, 60).__next__
+    )
+    memory.put_profile(stored(profile(), "p1"))
+    await passes.reconcile(key)
+
+    async def ends(name: str) -> None:
+        evicted = {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low on memory",
+            "startTime": "2026-12-02T07:00:00Z",
+        }
+        kind = "application/strategic-merge-patch+json"
+        body = {"status": evicted}
+        memory.put_pod(await door._request("PATCH", PODS, namespace, name, "status", body=body, content_type=kind))
+
+    await ends("k3-0-0")
+    assert await passes.reconcile(key) == 0.0, "the ended one is to go now"
+    status = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]
+    assert [pod["name"] for pod in status["pods"]] == ["k3-0-1"]
+    await passes.reconcile(key)
+    (left,) = [pod async for pod in door.list(PODS, namespace)]
+    assert left["metadata"]["name"] == "k3-0-1"
+    memory.forget_pod(next(pod for pod in memory.pods() if pod.name == "k3-0-0"))
+    await ends("k3-0-1")
+    assert await passes.reconcile(key) is None
+    conditions = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["conditions"]
+    assert "RecoveryStopped" in [condition["reason"] for condition in conditions]

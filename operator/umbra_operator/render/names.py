@@ -21,6 +21,8 @@ ANNOTATION_POD_REVISION = f"{GROUP}/pod-revision"
 """Hash of what only a new pod can change."""
 ANNOTATION_STORE_SIZE = f"{GROUP}/store-size"
 """Size of the pod's store, so that its loss can be told before it happens."""
+ANNOTATION_EARLIER_ENDS = f"{GROUP}/earlier-ends"
+"""Which attempts before this one ended when, as in "0@1764662400": how soon it may be replaced depends on them."""
 ANNOTATION_CONTENT = f"{GROUP}/content"
 """Hash of what the operator applied, so that an unchanged object is not written again."""
 

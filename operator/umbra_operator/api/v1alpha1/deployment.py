@@ -481,11 +481,12 @@ class Restart(Model):
 
 
 class Recovery(Model):
-    """How often an engine that ends by itself is started again in its pod, after waits of 1, 2, 4 ... 60 s."""
+    """How often an engine that ends by itself is started again in its pod, after waits of 1, 2, 4 ... 60 s, and how
+    often a replica whose pod has ended gets another one, after 0, 10, 20 ... 300 s."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)]
-    """Restarts within windowSeconds; the exit after the last one leaves the engine down until restart.id or the spec
-    changes, and Degraded says so."""
+    """Restarts of an engine, and pods in place of others, within windowSeconds, each counted for itself. The end after
+    the last one leaves the engine or the pod as it is until restart.id or the spec changes, and Degraded says so."""
     window_seconds: Annotated[int, Field(ge=60, le=86400)] = 3600
     """The window."""
 
