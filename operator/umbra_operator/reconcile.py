@@ -111,10 +111,12 @@ class Reconciler:
         if observed is None:
             self._told.pop(key, None)
             return None
-        tried = self._plan(observed).actions
-        problems = await self._apply_all(key, tried, observed)
-        observed = self._memory.observe(key) or observed
         decided = self._plan(observed)
+        problems: list[errors.Refused | errors.SpecInvalid] = []
+        if tried := decided.actions:
+            problems = await self._apply_all(key, tried, observed)
+            observed = self._memory.observe(key) or observed
+            decided = self._plan(observed)
         decided = replace(decided, finding=_finding(problems) or decided.finding)
         if decided.ranks and decided.revision:
             alike = [pod.uid for pod in decided.owned if pod.pod_revision == decided.revision.pod]

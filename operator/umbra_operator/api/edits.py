@@ -1,6 +1,7 @@
 """Which part of a spec each class of edit covers: what revision hashes and the reference page are made from."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
@@ -12,10 +13,8 @@ def leaves(
     model: type[Model], inherited: EditClass | None = None, prefix: str = ""
 ) -> Iterator[tuple[str, EditClass | None]]:
     """Every leaf of a model as (dotted path on the wire, class of an edit); a leaf inherits from the field above it."""
-    for name, field in model.model_fields.items():
-        path = f"{prefix}{field.alias or name}"
-        edit_class = _own_class(field) or inherited
-        nested = nested_model(field)
+    for alias, own, nested in _fields(model):
+        path, edit_class = f"{prefix}{alias}", own or inherited
         if nested is None:
             yield path, edit_class
         else:
@@ -35,18 +34,24 @@ def _filter(
     model: type[Model], wire: Mapping[str, Any], classes: frozenset[EditClass], inherited: EditClass | None
 ) -> dict[str, Any]:
     kept: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
+    for alias, own, nested in _fields(model):
         if alias not in wire:
             continue
-        edit_class = _own_class(field) or inherited
-        nested = nested_model(field)
+        edit_class = own or inherited
         if nested is not None:
             if inner := _filter(nested, wire[alias], classes, edit_class):
                 kept[alias] = inner
         elif edit_class in classes:
             kept[alias] = wire[alias]
     return kept
+
+
+@cache
+def _fields(model: type[Model]) -> tuple[tuple[str, EditClass | None, type[Model] | None], ...]:
+    """Name on the wire, own class and nested model of each field. Looking into annotations costs more than the rest."""
+    return tuple(
+        (field.alias or name, _own_class(field), nested_model(field)) for name, field in model.model_fields.items()
+    )
 
 
 def nested_model(field: FieldInfo) -> type[Model] | None:
