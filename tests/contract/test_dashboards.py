@@ -3,10 +3,12 @@
 import json
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grafanaschema import faults
 from product import CHART, IMAGE, template
 from umbra_operator.codegen.dashboards import DASHBOARDS
 from umbra_operator.codegen.grafana import Dashboard
@@ -19,6 +21,15 @@ EACH = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: da
 def shipped(dashboard: Dashboard) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((FOLDER / f"{dashboard.name}.json").read_text())
     return found
+
+
+def test_grafana_s_own_types_take_them(tmp_path: Path) -> None:
+    texts = {dashboard.name: (FOLDER / f"{dashboard.name}.json").read_text() for dashboard in DASHBOARDS}
+    wrong = texts["fleet"].replace('"schemaVersion": 39', '"schemaVersion": "39"').replace('"gridPos"', '"gridPlace"')
+    found = faults({**texts, "wrong": wrong}, tmp_path)
+    assert [line for line in found if not line.startswith(("wrong.ts", " "))] == []
+    assert any("'string' is not assignable to type 'number'" in line for line in found)
+    assert any("gridPlace" in line for line in found)
 
 
 @EACH

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from builders import NAME, NAMESPACE, deployment, stored
 from product import ROOT
-from umbra_operator import metrics
+from umbra_operator import fleet, metrics
 from umbra_operator.conditions import Reason, Type, Verdict, merge
 from umbra_operator.fleet import Fleet
 from umbra_operator.observe import Memory
@@ -61,6 +61,15 @@ def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> No
     }
     memory.drop_deployment((NAMESPACE, NAME), "d1")
     assert not shown(memory)
+
+
+def test_a_deployment_has_no_more_series_than_are_told() -> None:
+    verdicts = [Verdict(kind, True, Reason.SERVING, "") for kind in Type]
+    cache = {"hitPercent": 85, "hotMissPercent": 5, "retentionSeconds": 1500, "advice": []}
+    status = {"cache": cache, "conditions": merge((), verdicts, 1, "2026-12-02T07:00:00Z")}
+    memory = Memory()
+    memory.put_deployment({**stored(deployment(), "d1"), "status": status})
+    assert f"here: {len(shown(memory))} at most." in " ".join((fleet.__doc__ or "").split())
 
 
 def test_a_deployment_that_cannot_be_read_is_shown_all_the_same() -> None:

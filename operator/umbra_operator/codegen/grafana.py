@@ -77,8 +77,11 @@ def dashboard_json(dashboard: Dashboard) -> str:
 _LINKS = {
     "type": "dashboards",
     "title": "Umbra",
+    "tooltip": "",
+    "icon": "external link",
     "tags": ["umbra"],
     "asDropdown": True,
+    "targetBlank": False,
     "includeVars": True,
     "keepTime": True,
 }
