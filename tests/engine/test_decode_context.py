@@ -24,6 +24,7 @@ from traffic import PAGE, prompt, total, wait_until_stored
 pytestmark = pytest.mark.engine
 
 PAGES = [3, 5, 2]
+NIGHTLY_2, NIGHTLY_4, NIGHTLY_8 = (pytest.param(ways, marks=pytest.mark.nightly) for ways in (2, 4, 8))
 RANK_KV_BYTES = PAGE * (256 + 32) * 2 * 2
 """What a rank has of a page of the tree: a page of its pool, of two MLA layers in bfloat16."""
 
@@ -124,15 +125,25 @@ def test_each_policy_counts_in_pages_of_the_tree(
     [("Auto", "Disabled", True), ("Auto", "Enabled", False)],
     ids=["touched", "written again"],
 )
+@pytest.mark.parametrize("ways", [2, NIGHTLY_4, NIGHTLY_8])
 def test_what_the_device_serves_stays_on_every_rank(
-    rank_lab: RankLab, engine_env: Environment, touch: str, rewrite: str, while_filling: bool
+    rank_lab: RankLab, engine_env: Environment, touch: str, rewrite: str, while_filling: bool, ways: int
 ) -> None:
-    with running_store(engine_env, capacity_bytes=6 << 20) as store:
+    with running_store(engine_env, capacity_bytes=ways * (3 << 20)) as store:
         results = rank_lab.run(
-            "policies.in_use", ranks=2, address=store.address, touch=touch, rewrite=rewrite,
-            while_filling=while_filling, ways=2,
+            "policies.in_use", ranks=ways, address=store.address, touch=touch, rewrite=rewrite,
+            while_filling=while_filling, ways=ways,
         )  # fmt: skip
-    assert results == [{"used": 4, "unused": 0}] * 2
+    assert results == [{"used": 4, "unused": 0}] * ways
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ways", [2, 4, 8])
+def test_what_found_no_room_is_offered_again_on_every_rank(rank_lab: RankLab, store: Store, ways: int) -> None:
+    results = rank_lab.run(
+        "policies.held_back", ranks=ways, address=store.address, pid=store.process.pid, evicted=False, ways=ways
+    )
+    assert results == [{"waiting": 4, "found": [2] * 9, "order": list(range(9)), "leaked": {}}] * ways
 
 
 @pytest.mark.parametrize(
@@ -149,14 +160,15 @@ def test_tokens_that_one_rank_lost_are_lost_to_all(
     assert results == [{"found": found * page, "landed": not found, "repaired": [4 * page, True, []]}] * ways
 
 
+@pytest.mark.parametrize("ways", [NIGHTLY_2, 4, NIGHTLY_8])
 def test_what_the_store_evicts_of_one_ranks_tokens_ends_that_request_only(
-    rank_lab: RankLab, engine_env: Environment
+    rank_lab: RankLab, engine_env: Environment, ways: int
 ) -> None:
-    page = PAGE * 4
-    with running_store(engine_env, capacity_bytes=16 << 20) as store:
-        results = rank_lab.run("regressions.evicted_between", ranks=4, address=store.address, ways=4)
+    page = PAGE * ways
+    with running_store(engine_env, capacity_bytes=ways * (4 << 20)) as store:
+        results = rank_lab.run("regressions.evicted_between", ranks=ways, address=store.address, ways=ways)
     ended = {"found": [6 * page] * 2, "landed": [False, True], "wrong": [], "in the tree": 0, "leaked": {}}
-    assert results == [ended] * 4
+    assert results == [ended] * ways
 
 
 HERE = Path(__file__).parent

@@ -163,13 +163,13 @@ def use(player: Player, prompt: list[int]) -> None:
     assert time.monotonic() < end
 
 
-def held_back(rank: Rank, address: str, pid: int, evicted: bool) -> dict[str, Any]:
+def held_back(rank: Rank, address: str, pid: int, evicted: bool, ways: int = 1) -> dict[str, Any]:
     """Offer eight prompts of two pages to a frozen store; return how many nodes wait, and what it has after its thaw.
 
     Three states may wait. A prompt that found no room is split by a ninth; the half without a state has room. With
     ``evicted`` the device gives up what is not locked. ``order`` is the one in which the prompts found room.
     """
-    player, _ = seated(rank, address, {"offloadBackpressurePercent": 20, "checkpoints": "All"})
+    player, _ = seated(rank, address, {"offloadBackpressurePercent": 20, "checkpoints": "All"}, ways=ways)
     player.step()
     order, offload = [], player.linker.offload
 
