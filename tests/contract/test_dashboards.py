@@ -59,6 +59,21 @@ def test_panels_ask_with_variables_and_labels_that_there_are(dashboard: Dashboar
 
 
 @EACH
+def test_pods_are_named_only_where_their_names_are_unique(dashboard: Dashboard) -> None:
+    variables = {variable["name"]: variable for variable in shipped(dashboard)["templating"]["list"]}
+    if dashboard.per_deployment:
+        # Two namespaces may each have a pod of the same name.
+        assert not any(
+            variables[name]["multi"] or variables[name]["includeAll"] for name in ("namespace", "deployment")
+        )
+    else:
+        for panel in dashboard.panels:
+            for query in panel.queries:
+                grouped = re.findall(r"by \(([^)]*)\)", query.expr)
+                assert all("pod" not in names or "namespace" in names for names in grouped), panel.title
+
+
+@EACH
 def test_panels_ask_for_metrics_that_are_documented(dashboard: Dashboard) -> None:
     page = metrics_page()
     for panel in dashboard.panels:

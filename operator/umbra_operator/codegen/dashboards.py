@@ -9,6 +9,11 @@ from umbra_operator.codegen.grafana import Dashboard, Kind, Panel, Query
 _NAMESPACE = 'namespace=~"$namespace"'
 _OBJECT = f'{_NAMESPACE},name=~"$deployment"'
 _POD = f'{_NAMESPACE},umbra_dev_deployment=~"$deployment"'
+_OPEN = (
+    f"sglang:http_requests_active{{{_POD},"
+    'exported_endpoint=~"/generate|/v1/(chat/completions|completions|messages|responses)"}'
+)
+"""What the HTTP server has open; SGLang's gauge of running requests is written every 40 steps and reads 0 before."""
 _RATE = "[$__rate_interval]"
 _OF_OPERATORS = " and on (namespace, pod) umbra_operator_crd_lacking_fields"
 """Keeps our operators' series of a metric that every controller has."""
@@ -112,7 +117,7 @@ _FLEET = Dashboard(
                     "Leader",
                     "1 for the operator that leads.",
                     "short",
-                    f"max by (pod) (leader_election_master_status{_OF_OPERATORS})",
+                    f"max by (namespace, pod) (leader_election_master_status{_OF_OPERATORS})",
                     "{{pod}}",
                 ),
                 _curve(
@@ -134,7 +139,7 @@ _FLEET = Dashboard(
                     "Keys that wait",
                     "Deployments that wait for a worker.",
                     "short",
-                    'max by (pod) (workqueue_depth{name="k3deployment"})',
+                    'max by (namespace, pod) (workqueue_depth{name="k3deployment"})',
                     "{{pod}}",
                 ),
                 _curve(
@@ -174,7 +179,7 @@ _DEPLOYMENT = Dashboard(
             (
                 _number("Wanted", "spec.replicas.", f"sum(umbra_deployment_replicas{{{_OBJECT}}})"),
                 _number("Ready", "Replicas that serve.", f"sum(umbra_deployment_ready_replicas{{{_OBJECT}}})"),
-                _number("Running requests", "Over all replicas.", f"sum(sglang:num_running_reqs{{{_POD}}})"),
+                _number("Open requests", "Over all replicas.", f"sum({_OPEN})"),
                 _table(
                     "Conditions",
                     "Reasons are explained in docs/reference/conditions.md.",
@@ -187,10 +192,10 @@ _DEPLOYMENT = Dashboard(
             (
                 Panel(
                     "Requests",
-                    "Requests that run, and that wait.",
+                    "Requests that are open at the HTTP server, and of these the ones that wait to be computed.",
                     "short",
                     (
-                        Query(_per_pod("sum", "sglang:num_running_reqs", rate=False), "{{pod}} running"),
+                        Query(f"sum by (pod) ({_OPEN})", "{{pod}} open"),
                         Query(_per_pod("sum", "sglang:num_queue_reqs", rate=False), "{{pod}} waiting"),
                     ),
                 ),

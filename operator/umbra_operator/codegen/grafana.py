@@ -90,15 +90,22 @@ _LINKS = {
 def _variables(per_deployment: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus"},
-        _variable("namespace", "Namespace", "label_values(umbra_deployment_replicas, namespace)"),
+        _variable("namespace", "Namespace", "label_values(umbra_deployment_replicas, namespace)", one=per_deployment),
     ]
     if per_deployment:
         query = 'label_values(umbra_deployment_replicas{namespace=~"$namespace"}, name)'
-        found.append(_variable("deployment", "Deployment", query))
+        found.append(_variable("deployment", "Deployment", query, one=True))
     return found
 
 
-def _variable(name: str, label: str, query: str) -> dict[str, Any]:
+def _variable(name: str, label: str, query: str, *, one: bool) -> dict[str, Any]:
+    """A variable with one value, the first at first, or with several, at first all."""
+    chosen: dict[str, Any] = {
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".+",
+        "current": {"selected": True, "text": "All", "value": "$__all"},
+    }
     return {
         "type": "query",
         "name": name,
@@ -107,10 +114,7 @@ def _variable(name: str, label: str, query: str) -> dict[str, Any]:
         "query": {"query": query, "refId": name},
         "refresh": 2,
         "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".+",
-        "current": {"selected": True, "text": "All", "value": "$__all"},
+        **({"multi": False, "includeAll": False} if one else chosen),
     }
 
 
