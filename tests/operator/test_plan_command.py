@@ -122,11 +122,27 @@ def test_advice_for_more_requests_is_nothing_that_is_set_already(
         assert (state == "float32") == ("halves" in note)
 
 
+def test_no_figure_is_made_of_what_is_no_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("nan", "inf", "much"):
+        assert plan(tmp_path, ('"0.80"', f'"{value}"')) == 0
+        assert slot(capsys.readouterr().out, "tokens of KV").replace(",", "").isdigit()
+
+
+def test_a_store_without_room_for_a_checkpoint_is_told_and_an_unknown_node_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(tmp_path, ("size: 1160Gi", "size: 500Mi")) == 0
+    said = capsys.readouterr().out
+    assert "holds not one checkpoint of 449,372,160 B" in said
+    assert said.endswith("Of the node's memory nothing is known: give --node.\n")
+
+
 def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-f", str(EXAMPLES / "k3-mi355x.yaml")]) == 2
     assert plan(tmp_path, ("size: 1160Gi", "size: 64GB")) == 2
     assert plan(tmp_path, ("  gpuMemory:", "  ignored:")) == 2
     assert plan(tmp_path, memoryBytes="much") == 2
+    assert plan(tmp_path, memory=5) == 2
     assert main(["plan", "-f", str(tmp_path / "missing")]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -135,6 +151,7 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.
         "spec.cache.dram.size",
         "has no gpuMemory",
         "memoryBytes is 'much'",
+        "not a JSON object of gpuMemoryBytes and memoryBytes alone",
     ):
         assert sentence in said.err
     assert "missing: No such file" in said.err

@@ -14,6 +14,7 @@ from umbra_operator.render.resolve import resolve
 
 DESCRIPTION = """Adds up GPU and host memory of a K3Deployment. Exit status 1: something does not fit;
 2: a file cannot be used, or the deployment and its profile do not go together."""
+_FACTS = {"gpuMemoryBytes", "memoryBytes"}
 EXAMPLE = "umbra plan -f k3.yaml -f profile.yaml --node node.json"
 
 
@@ -42,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     budgets = gpu_budget(resolved, node.gpu_bytes), host_budget(resolved, node.memory_bytes)
-    _print(budgets)
+    _print(budgets, host_known=node.memory_bytes is not None)
     return 1 if any(budget.refusals for budget in budgets) else 0
 
 
-def _print(budgets: tuple[Budget, ...]) -> None:
+def _print(budgets: tuple[Budget, ...], *, host_known: bool) -> None:
     figures = [line for budget in budgets for line in budget.lines]
     lines = [("", "value", "formula", "source"), *((x.name, x.value, x.formula, x.source) for x in figures)]
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
@@ -60,7 +61,7 @@ def _print(budgets: tuple[Budget, ...]) -> None:
     for refusal in refusals:
         print(f"does not fit: {refusal}")
     if not refusals:
-        print("It fits.")
+        print("It fits." if host_known else "It fits the GPUs. Of the node's memory nothing is known: give --node.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,13 @@ def _node(path: Path | None) -> _Node:
         return _Node()
     try:
         facts = json.loads(path.read_text())
-        gpu, memory = facts.get("gpuMemoryBytes"), facts.get("memoryBytes")
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}") from error
-    except (ValueError, AttributeError) as error:
-        raise Unusable(f"{path}: not a JSON object: {error}") from error
+    except ValueError as error:
+        raise Unusable(f"{path}: not JSON: {error}") from error
+    if not isinstance(facts, dict) or not set(facts) <= _FACTS:
+        raise Unusable(f"{path}: not a JSON object of {' and '.join(sorted(_FACTS))} alone")
+    gpu, memory = facts.get("gpuMemoryBytes"), facts.get("memoryBytes")
     for name, value in (("gpuMemoryBytes", gpu), ("memoryBytes", memory)):
         if value is not None and (type(value) is not int or value <= 0):
             raise Unusable(f"{path}: {name} is {value!r}: it must be a whole number of bytes")

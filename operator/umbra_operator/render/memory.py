@@ -5,6 +5,7 @@ the same sum. The GPU's part follows SGLang 0.5.23 (mem_cache/kv_cache_configura
 ``gpuMemory``, such as one of another model on a CPU, has none.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -109,11 +110,17 @@ def host_budget(resolved: Resolved, memory: int | None = None) -> Budget:
             "the pod's startup probe",
         ),
     ]
+    checkpoint, notes = engine_shape(resolved).checkpoint_bytes, []
+    if resolved.store_bytes * resolved.low_percent // 100 < checkpoint:
+        notes.append(
+            f"the store holds not one checkpoint of {checkpoint:,} B below its low watermark, so it restores nothing: "
+            "raise spec.cache.dram.size"
+        )
     if memory is None or needed <= memory:
-        return Budget(tuple(lines))
+        return Budget(tuple(lines), notes=tuple(notes))
     room = 0 if huge else (memory - headroom) // GIB
     remedy = f"lower spec.cache.dram.size to at most {room}Gi" if room > 0 else "use nodes with more memory"
-    return Budget(tuple(lines), (f"a node has {_gib(memory)} where {_gib(needed)} are needed: {remedy}",))
+    return Budget(tuple(lines), (f"a node has {_gib(memory)} where {_gib(needed)} are needed: {remedy}",), tuple(notes))
 
 
 def gpu_budget(resolved: Resolved, size: int | None = None) -> Budget:
@@ -273,9 +280,10 @@ def engine_shape(resolved: Resolved) -> Shape:
 def _number(flags: Mapping[str, tuple[str, ...]], name: str, default: float) -> float:
     """A flag's value; the default where it is not set or is no number, which the engine's parser refuses later."""
     try:
-        return float(flags[name][0])
+        value = float(flags[name][0])
     except (KeyError, IndexError, ValueError):
         return default
+    return value if math.isfinite(value) else default
 
 
 def _gb(size: int) -> str:
