@@ -151,6 +151,15 @@ linker-faults-page: $(VENV)/done ## Plays every fault of the store; writes docs/
 	@$(BIN)/pytest tests/engine/test_fault_matrix.py -m engine -o junit_family=xunit1 --junitxml=build/linker-faults.xml
 	@$(BIN)/python -m faultmatrix build/linker-faults.xml
 
+.PHONY: bench-policy
+bench-policy: $(VENV)/done ## Measures the write policies and what touching costs; writes build/bench/policy.json. AGENTS: sessions
+	@$(BIN)/python -m policybench $(if $(AGENTS),--agents "$(AGENTS)")
+
+.PHONY: bench-policy-page
+bench-policy-page: $(VENV)/done ## Writes the last figures, and the picture, into docs/explanation/write-policy.md
+	@$(BIN)/python -m policypicture
+	@$(BIN)/python -m policybench --page
+
 .PHONY: lock
 lock: $(VENV)/done ## Renews the lock files from requirements/*.in
 	@for name in operator dev pictures; do $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
@@ -165,7 +174,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= UMBRA_CLUSTER names another cluster beside your own, for up, down and status: 1 to 8 of a-z and 0-9
 ##= REGISTRY registry and path in front of the images' names, for images
 ##= PYTHON the Python, 3.11 or later, that runs the local cluster and makes the virtual environment; python3
-##= AGENTS, MOONCAKE the traces of make compare-model: recorded agent sessions, Mooncake's synthetic trace
+##= AGENTS, MOONCAKE the traces of make compare-model, and AGENTS of bench-policy: recorded agent sessions, Mooncake's synthetic trace
 ##= PAGE set: make compare-model writes its tables into docs/explanation/cache-model.md
 ##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise

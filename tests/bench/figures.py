@@ -65,6 +65,12 @@ def written_between(text: str, begin: str, end: str, lines: Sequence[str]) -> st
     return "\n".join([before + begin, *lines, end + after])
 
 
+def page_with_table(text: str, begin: str, end: str, document: Mapping[str, Any]) -> str:
+    """The page `text` with a report's table, read from its file, between two marks; what stands around it stays."""
+    figures = [Figure(**{k: v for k, v in one.items() if k != "ratio"}) for one in document["figures"]]
+    return written_between(text, begin, end, [machine_line(document), "", *table(figures).splitlines()])
+
+
 def _commit() -> str:
     argv = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

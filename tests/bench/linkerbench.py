@@ -8,7 +8,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from cpuengine import environment
 from cpuengine.store import running_store, started_again
 from engine_fixtures import lay_out_kit
-from figures import REPOSITORY, Figure, machine_line, report, table, written_between
+from figures import REPOSITORY, Figure, page_with_table, report
 from ranklab import RankLab
 
 PEER = "SGLang's own"
@@ -168,12 +168,6 @@ def _p99(ascending: list[float]) -> float:
     return ascending[max(0, round(len(ascending) * 0.99) - 1)]
 
 
-def page(text: str, document: Mapping[str, Any]) -> str:
-    """The page `text` with the table of figures that `document`, a bench's file, has; what stands around it stays."""
-    figures = [Figure(**{k: v for k, v in one.items() if k != "ratio"}) for one in document["figures"]]
-    return written_between(text, BEGIN, END, [machine_line(document), "", *table(figures).splitlines()])
-
-
 def main() -> None:
     """Measures and reports, or writes the page about what was measured last."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -182,7 +176,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.page:
         document = json.loads((REPOSITORY / "build" / "bench" / "linker.json").read_text())
-        PAGE.write_text(page(PAGE.read_text(), document))
+        PAGE.write_text(page_with_table(PAGE.read_text(), BEGIN, END, document))
         return
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         report("linker", Bench(Path(folder), stack).run(arguments.rounds))

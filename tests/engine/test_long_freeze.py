@@ -19,7 +19,7 @@ from cpuengine.store import Store, running_store
 from engine_fixtures import linker_arguments
 from traffic import PAGE, prompt, total, wait_until_stored
 
-pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 FROZEN_SECONDS = 1800
 PAUSE_SECONDS = 30
