@@ -329,4 +329,7 @@ class LinkerMetrics:
         return series
 
     def _count(self, name: str, amount: float, *labels: str) -> None:
-        self._of(name, *labels).inc(amount)
+        series = self._of(name, *labels)
+        # Adding 0 costs as much as adding 1, but the series must be there from the first time on.
+        if amount:
+            series.inc(amount)
