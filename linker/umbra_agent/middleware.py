@@ -1,7 +1,8 @@
 """The gate in front of the engine's HTTP server: an ASGI middleware that runs inside the engine's main process.
 
 Public routes are a list of those that serve users and of those that only tell something; every other one, also one that
-a later SGLang adds, needs the admin key. While the drain flag exists new requests are refused, running ones go on.
+a later SGLang adds, needs the admin key. Where there is an API key, the routes that serve users need one of the two. While
+the drain flag exists new requests are refused, running ones go on.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from typing import Any
 
 ADMIN_KEY_FILE = "UMBRA_ADMIN_KEY_FILE"
 """Variable with the path of the file that holds the admin key; no file, no key: every route is open then."""
+API_KEY_FILE = "UMBRA_API_KEY_FILE"
+"""Variable with the path of the file that holds the users' key; no file, no key: whoever reaches the engine is served."""
 UNREAD_SECONDS = 10.0
 """How long the body of a refused request is read on: a client that still sends would see a reset, not the answer."""
 
@@ -30,7 +33,7 @@ class Access(Enum):
     OBSERVE = "observe"
     """Tells something that no user's data is in; answered without a key, also during a drain."""
     SERVE = "serve"
-    """Works for a user; answered without a key, and refused during a drain."""
+    """Works for a user; needs the API key where there is one, and is refused during a drain."""
     ADMIN = "admin"
     """Everything else; needs the key, and goes on during a drain: /abort_request ends what a drain waits for."""
 
@@ -54,7 +57,7 @@ PUBLIC: Mapping[str, str] = {
     "/v1/responses": "POST",
     "/v1/tokenize": "POST",
 }
-"""Paths that need no key, each with its one method: GET tells something, POST works for a user."""
+"""Paths that need no admin key, each with its one method: GET tells something, POST works for a user."""
 # A model by its name, and a stored answer by its random id.
 _OBSERVE_BELOW = "/v1/models/"
 _SERVE_BELOW = "/v1/responses/"
@@ -73,37 +76,51 @@ def access(method: str, path: str) -> Access:
 
 
 def read_key(file: Path) -> bytes:
-    """Return the admin key. Raises OSError, or ValueError when the file holds none: "Bearer " would then be enough.
+    """Return a key. Raises OSError, or ValueError when the file holds none: "Bearer " would then be enough.
 
     Whoever adds the gate calls it once: SGLang makes the middleware only when it serves, and logs what that raises.
     """
     key = file.read_bytes().strip()
     if not key:
-        raise ValueError(f"{file} holds no admin key: write one into the Secret that is mounted there")
+        raise ValueError(f"{file} holds no key: write one into the Secret that is mounted there")
     return key
 
 
 class Gate:
-    """The middleware. Both files are looked at with each request, so another key or flag needs no restart."""
+    """The middleware. The files are looked at with each request, so another key or flag needs no restart."""
 
-    def __init__(self, app: Application, *, key_file: Path | None, drain_flag: Path | None) -> None:
+    def __init__(
+        self,
+        app: Application,
+        *,
+        admin_key_file: Path | None,
+        api_key_file: Path | None,
+        drain_flag: Path | None,
+        own_key: bytes = b"",
+    ) -> None:
+        """Stand in front of ``app``. ``own_key`` is that of the engine's own requests to itself; empty: it makes none."""
         self._app = app
-        self._key_file = key_file
+        self._admin_key_file = admin_key_file
+        self._api_key_file = api_key_file
         self._drain_flag = drain_flag
+        self._own_key = own_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
         match scope["type"]:
             case "http":
                 asked = access(scope["method"], scope["path"])
-                if asked is Access.ADMIN and not self._authorised(scope):
+                if asked is Access.ADMIN and not self._opens(scope, self._admin_key_file):
                     return await _answer(send, 401, "this route needs the admin key as a bearer token")
+                if asked is Access.SERVE and not self._may_serve(scope):
+                    await _read_on(receive)
+                    return await _answer(send, 401, "this route needs the API key as a bearer token")
                 if asked is Access.SERVE and self._draining:
                     await _read_on(receive)
                     # The connection may lead to this engine for ever; a new one goes to another replica.
                     return await _answer(send, 503, "the engine drains: send it again", close=True)
             case "websocket":
-                if self._draining or not self._authorised(scope):
+                if self._draining or not self._opens(scope, self._admin_key_file):
                     return await send({"type": "websocket.close", "code": 1008})
         return await self._app(scope, receive, send)
 
@@ -111,16 +128,31 @@ class Gate:
     def _draining(self) -> bool:
         return self._drain_flag is not None and self._drain_flag.exists()
 
-    def _authorised(self, scope: Scope) -> bool:
-        if self._key_file is None:
+    def _may_serve(self, scope: Scope) -> bool:
+        # A browser's preflight carries no key, and does no work.
+        if self._api_key_file is None or scope["method"] == "OPTIONS":
+            return True
+        # Without its own file the admin key would open what the API key closes.
+        admin = self._admin_key_file is not None and self._opens(scope, self._admin_key_file)
+        return admin or self._opens(scope, self._api_key_file)
+
+    def _opens(self, scope: Scope, file: Path | None) -> bool:
+        """Return whether the request carries the key of this file, or is the engine's own; all are without a file."""
+        if file is None:
+            return True
+        given = _bearer(scope)
+        if self._own_key and hmac.compare_digest(given, self._own_key):
             return True
         try:
-            wanted = read_key(self._key_file)
+            return hmac.compare_digest(given, read_key(file))
         except (OSError, ValueError):
             return False
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
-        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), wanted))
+
+
+def _bearer(scope: Scope) -> bytes:
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
+    return bytes(token.strip()) if scheme.lower() == b"bearer" else b""
 
 
 async def _read_on(receive: Receive) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
 from umbra_agent.drain import DRAIN_FLAG
-from umbra_agent.middleware import ADMIN_KEY_FILE, Gate, read_key
+from umbra_agent.middleware import ADMIN_KEY_FILE, API_KEY_FILE, Gate, read_key
 
 from .chunks import cutting_at_tree_pages
 from .tree_core import RUST, TreeCore, ballot, settle
@@ -149,12 +150,35 @@ def _needs_middleware(original: Any, app: Any) -> bool:
 def _add_gate(original: Any, app: Any, **keys: Any) -> None:
     """Add ours after SGLang's, which makes it the outer one. What it raises ends the engine at start."""
     original(app, **keys)
-    key_file, drain_flag = os.environ.get(ADMIN_KEY_FILE), os.environ.get(DRAIN_FLAG)
-    if key_file:
-        read_key(Path(key_file))
-    app.add_middleware(
-        Gate, key_file=Path(key_file) if key_file else None, drain_flag=Path(drain_flag) if drain_flag else None
-    )
+    admin, api, drain_flag = (_path(name) for name in (ADMIN_KEY_FILE, API_KEY_FILE, DRAIN_FLAG))
+    for file in filter(None, (admin, api)):
+        read_key(file)
+    own_key = secrets.token_urlsafe(32)
+    _carry(app.server_args.url(), own_key)
+    app.add_middleware(Gate, admin_key_file=admin, api_key_file=api, drain_flag=drain_flag, own_key=own_key.encode())
+
+
+def _path(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value) if value else None
+
+
+def _carry(server: str, key: str) -> None:
+    """Have this process's requests to its own server carry ``key``.
+
+    SGLang warms the server up and freezes the garbage collectors of all its processes by requests to itself, and takes
+    their keys from its arguments, where ours are not.
+    """
+    from requests.adapters import HTTPAdapter
+
+    original = HTTPAdapter.add_headers
+
+    def add_headers(adapter: Any, request: Any, **options: Any) -> None:
+        original(adapter, request, **options)
+        if request.url.startswith(f"{server}/"):
+            request.headers.setdefault("Authorization", f"Bearer {key}")
+
+    HTTPAdapter.add_headers = add_headers
 
 
 def linker_work(cache: Any) -> int:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from cpuengine.launcher import Engine, EngineExited, ForkLauncher, Launch
+from cpuengine.processes import wait_for
 from cpuengine.store import Store
 from engine_fixtures import linker_arguments
 from traffic import prompt
 from umbra_agent.drain import DRAIN_FLAG
-from umbra_agent.middleware import ADMIN_KEY_FILE, PUBLIC, Access, access
+from umbra_agent.middleware import ADMIN_KEY_FILE, API_KEY_FILE, PUBLIC, Access, access
 
 pytestmark = pytest.mark.engine
 
@@ -99,6 +100,45 @@ def test_the_key_opens_the_rest_and_is_told_nowhere(guarded: Guarded) -> None:
     assert KEY not in guarded.engine.log.read_text()
 
 
+def test_the_engine_passes_its_own_gate(guarded: Guarded) -> None:
+    """It asks itself to freeze the garbage collectors of all its processes once it serves."""
+    wait_for(lambda: "ready to roll" in guarded.engine.log.read_text(), 30.0, "the engine did not say that it is ready")
+    log = guarded.engine.log.read_text()
+    assert 'POST /freeze_gc HTTP/1.1" 200' in log
+    assert "freeze_gc failed" not in log
+
+
+def test_with_an_api_key_work_needs_it_and_what_only_tells_does_not(
+    fork_launcher: ForkLauncher, kit_path: list[Path], tmp_path: Path
+) -> None:
+    admin_key, api_key = tmp_path / "admin", tmp_path / "api"
+    admin_key.write_text(KEY)
+    api_key.write_text("us3r\n")
+    env = {ADMIN_KEY_FILE: str(admin_key), API_KEY_FILE: str(api_key)}
+    engine = fork_launcher.launch(Launch(["--enable-metrics"], env=env, path=kit_path), "api-key")
+    keyed = Guarded(engine, admin_key, tmp_path / "drain")
+    body = {"input_ids": prompt(64, seed=9), "sampling_params": {"max_new_tokens": 1}}
+    try:
+        answers = {token: keyed.status("POST", "/generate", token, body) for token in (None, "", "wrong", "us3r", KEY)}
+        told = {path: keyed.status(method, path) for path, method in PUBLIC.items() if method == "GET"}
+        refused = {path: keyed.status(method, path, "wrong", {}) for path, method in PUBLIC.items() if method == "POST"}
+        admin = keyed.status("GET", "/server_info", "us3r")
+        browser = keyed.status("OPTIONS", "/v1/chat/completions")
+        api_key.write_text("rotated")
+        rotated = {token: keyed.status("POST", "/generate", token, body) for token in ("us3r", "rotated")}
+        api_key.write_text("")
+        emptied = {token: keyed.status("POST", "/generate", token, body) for token in (None, "")}
+    finally:
+        engine.stop()
+    assert answers == {None: 401, "": 401, "wrong": 401, "us3r": 200, KEY: 200}
+    assert {path for path, status in told.items() if status == 401} == set()
+    assert set(refused.values()) == {401}
+    assert admin == 401
+    assert browser != 401
+    assert rotated == {"us3r": 401, "rotated": 200}
+    assert set(emptied.values()) == {401}
+
+
 @pytest.mark.parametrize(
     "path", ["/server_info/", "//server_info", "/generate/../server_info", "/SERVER_INFO", "/docs"]
 )
@@ -153,7 +193,7 @@ def test_a_drain_refuses_what_is_new_and_lets_the_rest_end(guarded: Guarded) -> 
 
 def test_an_empty_key_file_ends_the_engine(fork_launcher: ForkLauncher, kit_path: list[Path], tmp_path: Path) -> None:
     (tmp_path / "key").touch()
-    with pytest.raises(EngineExited, match="holds no admin key"):
+    with pytest.raises(EngineExited, match="holds no key"):
         fork_launcher.launch(Launch([], env={ADMIN_KEY_FILE: str(tmp_path / "key")}, path=kit_path), "no-key")
 
 

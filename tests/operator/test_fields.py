@@ -20,6 +20,7 @@ CLAIM = {"model.source": {"type": "PersistentVolumeClaim", "persistentVolumeClai
 DSPARK = {"speculation": {"type": "DSPARK", "dspark": {"draft": "draft"}}}
 ROOTS = {"modelRoots": [{"name": "weights", "path": "/srv/weights"}, {"name": "other", "path": "/srv/other"}]}
 PEER = {"podSelector": {"matchLabels": {"app": "gateway"}}, "namespaceSelector": {}}
+KEYED = {"auth": {"apiKeySecretRef": {"name": "users", "key": "token"}}}
 TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 BOTH = {"devices": {"resourceName": "amd.com/gpu", "deviceClassName": "gpu.amd.com"}}
 DRA = {"devices": {"deviceClassName": "gpu.amd.com"}}
@@ -201,6 +202,18 @@ DEPLOYMENT: dict[str, Case] = {
     "podMetadata.annotations": ({}, {}, {"podMetadata.annotations": {"note": "b"}}, ['"note":"b"']),
     "imagePullSecrets": ({}, {}, {"imagePullSecrets": ["pull"]}, ['"imagePullSecrets":[{"name":"pull"}]']),
     "serviceAccountName": ({}, {}, {"serviceAccountName": "mine"}, ['"serviceAccountName":"mine"']),
+    "auth.apiKeySecretRef.name": (
+        KEYED,
+        {},
+        {"auth.apiKeySecretRef.name": "other"},
+        ['{"name":"api-key","secret":{"secretName":"other","items":[{"key":"token","path":"key"}],"defaultMode":256}}'],
+    ),
+    "auth.apiKeySecretRef.key": (
+        KEYED,
+        {},
+        {"auth.apiKeySecretRef.key": "other"},
+        ['"items":[{"key":"other","path":"key"}]'],
+    ),
     "network.from": ({}, {}, {"network.from": [PEER]}, ['"port":30000,"protocol":"TCP"}],"from":[{"podSelector":']),
     "network.metricsFrom": (
         {},

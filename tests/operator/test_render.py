@@ -48,6 +48,7 @@ FULL = deployment_spec(
     },
     podMetadata={"labels": {"team": "a"}, "annotations": {"note": "b"}},
     imagePullSecrets=["pull"],
+    auth={"apiKeySecretRef": {"name": "users", "key": "token"}},
     replicas=3,
     network={
         "from": [

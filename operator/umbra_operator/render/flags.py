@@ -69,6 +69,7 @@ PROFILE_MAY_SET = frozenset(
 OWNED_ENV: Mapping[str, str] = {
     "UMBP_STANDALONE_ADDRESS": "nothing: Umbra sets it",
     "UMBRA_ADMIN_KEY_FILE": "nothing: Umbra sets it",
+    "UMBRA_API_KEY_FILE": "auth.apiKeySecretRef",
     "UMBRA_DRAIN_FLAG": "nothing: Umbra sets it",
     "SGLANG_PLUGINS": "nothing: Umbra sets it",
     "SGLANG_RUST_BUILD_MODE": "nothing: no rank may build alone",

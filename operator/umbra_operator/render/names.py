@@ -49,8 +49,9 @@ LAUNCH_DIR = "/etc/umbra/launch"
 LAUNCH_FILE = "launch.json"
 MODEL_DIR = "/models"
 ADMIN_KEY_DIR = "/etc/umbra/admin-key"
+API_KEY_DIR = "/etc/umbra/api-key"
 ADMIN_KEY = "key"
-"""The admin key in its Secret, and the name of the file that the Secret becomes in the pod."""
+"""The admin key in its Secret, and the name of the file that this Secret, or the user's API key, becomes in the pod."""
 STORE_ADDRESS = f"unix://{STORE_DIR}/umbp.grpc.sock"
 
 

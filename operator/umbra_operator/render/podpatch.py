@@ -28,11 +28,19 @@ _KEYS: Mapping[str, str] = {
 _SHAPES: Mapping[str, tuple[str, ...]] = {"metadata": ("labels", "annotations"), "spec": ()}
 """What a patch may hold; of the metadata only these."""
 _OWN_CONTAINERS = frozenset({names.KIT, names.PREFLIGHT, names.STORE, names.ENGINE})
-_OWN_VOLUMES = frozenset({"kit", "run", "sockets", "launch", "shm", "model", "admin-key"})
+_OWN_VOLUMES = frozenset({"kit", "run", "sockets", "launch", "shm", "model", "admin-key", "api-key"})
 _OWN_MOUNTS = frozenset(
-    {names.KIT_DIR, names.RUN_DIR, names.STORE_DIR, names.LAUNCH_DIR, names.MODEL_DIR, names.ADMIN_KEY_DIR}
+    {
+        names.KIT_DIR,
+        names.RUN_DIR,
+        names.STORE_DIR,
+        names.LAUNCH_DIR,
+        names.MODEL_DIR,
+        names.ADMIN_KEY_DIR,
+        names.API_KEY_DIR,
+    }
 )
-_OWN_ENV = frozenset({"PYTHONPATH", "UMBRA_PREFLIGHT", "UMBRA_ADMIN_KEY_FILE", *OWNED_STORE_ENV})
+_OWN_ENV = frozenset({"PYTHONPATH", "UMBRA_PREFLIGHT", "UMBRA_ADMIN_KEY_FILE", "UMBRA_API_KEY_FILE", *OWNED_STORE_ENV})
 _SPEC = frozenset(
     {
         "activeDeadlineSeconds",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SourceType
+from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SecretKeyRef, SourceType
 from umbra_operator.render import engine, names, podpatch, store
 from umbra_operator.render.memory import node_bytes
 from umbra_operator.render.resolve import Resolved
@@ -150,6 +150,9 @@ def _engine(resolved: Resolved) -> dict[str, Any]:
     command = ["engine", "--port", str(names.ENGINE_AGENT_PORT)]
     container = _agent(resolved, names.ENGINE, profile.image, profile.python, command)
     container["resources"] = _engine_resources(resolved)
+    keys = [("admin-key", "UMBRA_ADMIN_KEY_FILE", names.ADMIN_KEY_DIR)]
+    if _api_key(resolved):
+        keys.append(("api-key", "UMBRA_API_KEY_FILE", names.API_KEY_DIR))
     container |= {
         "ports": [
             {"name": "http", "containerPort": names.ENGINE_PORT},
@@ -158,11 +161,11 @@ def _engine(resolved: Resolved) -> dict[str, Any]:
         # Beside the mount and not in the launch document: a pod without the mount may be given a newer document.
         "env": [
             *container["env"],
-            {"name": "UMBRA_ADMIN_KEY_FILE", "value": f"{names.ADMIN_KEY_DIR}/{names.ADMIN_KEY}"},
+            *({"name": variable, "value": f"{folder}/{names.ADMIN_KEY}"} for _, variable, folder in keys),
         ],
         "volumeMounts": [
             *container["volumeMounts"],
-            {"name": "admin-key", "mountPath": names.ADMIN_KEY_DIR, "readOnly": True},
+            *({"name": volume, "mountPath": folder, "readOnly": True} for volume, _, folder in keys),
         ],
         # The agent answers for the engine. /health of the engine fails during a long prefill, so nothing probes it.
         "readinessProbe": {
@@ -218,11 +221,21 @@ def _volumes(resolved: Resolved, admin_key: str) -> list[dict[str, Any]]:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": resolved.profile.engine.shm_size}},
         {"name": "model", **_model_volume(resolved)},
         {"name": "admin-key", "secret": {"secretName": admin_key, "defaultMode": 0o400}},
+        *([{"name": "api-key", "secret": _api_key_source(api_key)}] if (api_key := _api_key(resolved)) else []),
         *(
             {"name": f"host-{mount.name}", "hostPath": {"path": mount.host_path}}
             for mount in resolved.profile.host_mounts
         ),
     ]
+
+
+def _api_key(resolved: Resolved) -> SecretKeyRef | None:
+    return resolved.spec.auth.api_key_secret_ref if resolved.spec.auth else None
+
+
+def _api_key_source(reference: SecretKeyRef) -> dict[str, Any]:
+    items = [{"key": reference.key, "path": names.ADMIN_KEY}]
+    return {"secretName": reference.name, "items": items, "defaultMode": 0o400}
 
 
 def _model_volume(resolved: Resolved) -> dict[str, Any]:

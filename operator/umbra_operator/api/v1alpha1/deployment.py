@@ -458,6 +458,24 @@ class Network(Model):
     """Who may read the agents' metrics besides the operator's namespace. The engines' own are on the serving port."""
 
 
+class SecretKeyRef(Model):
+    """One entry of a Secret in the same namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=POD)]
+    """Name of the Secret. Pods wait for it."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", json_schema_extra=POD)]
+    """Entry whose value is the key, without line breaks or blanks around it."""
+
+
+class Auth(Model):
+    """Who is served."""
+
+    api_key_secret_ref: Annotated[SecretKeyRef | None, Field(json_schema_extra=POD)] = None
+    """A key that every request for work must carry as a bearer token; another value of it is taken within minutes,
+    without a restart. /metrics, /health and the list of models stay open. Unset: whoever reaches the Service is
+    served."""
+
+
 class Rollout(Model):
     """How changes reach the pods."""
 
@@ -577,6 +595,8 @@ class K3DeploymentSpec(Model):
     """Names of Secrets in the same namespace that the node pulls images with."""
     service_account_name: Annotated[str | None, Field(min_length=1, max_length=253, json_schema_extra=POD)] = None
     """ServiceAccount of the pods, which get no token of it. Unset: one of the deployment's name, made by Umbra."""
+    auth: Annotated[Auth | None, Field(json_schema_extra=POD)] = None
+    """Who is served."""
     network: Annotated[Network | None, Field(json_schema_extra=OPERATOR)] = None
     """Who reaches the pods."""
     rollout: Annotated[Rollout, Field(json_schema_extra=OPERATOR)] = Rollout()
