@@ -1,8 +1,8 @@
 """The gate in front of the engine's HTTP server: an ASGI middleware that runs inside the engine's main process.
 
 Public routes are a list of those that serve users and of those that only tell something; every other one, also one that
-a later SGLang adds, needs the admin key. Where there is an API key, the routes that serve users need one of the two. While
-the drain flag exists new requests are refused, running ones go on.
+a later SGLang adds, needs the admin key. Where there is an API key, the routes that serve users need one of the two.
+While the drain flag exists new requests are refused, running ones go on.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any
 ADMIN_KEY_FILE = "UMBRA_ADMIN_KEY_FILE"
 """Variable with the path of the file that holds the admin key; no file, no key: every route is open then."""
 API_KEY_FILE = "UMBRA_API_KEY_FILE"
-"""Variable with the path of the file that holds the users' key; no file, no key: whoever reaches the engine is served."""
+"""Variable with the path of the file that holds the users' key; no file, no key: everybody is served."""
 UNREAD_SECONDS = 10.0
 """How long the body of a refused request is read on: a client that still sends would see a reset, not the answer."""
 
@@ -98,7 +98,7 @@ class Gate:
         drain_flag: Path | None,
         own_key: bytes = b"",
     ) -> None:
-        """Stand in front of ``app``. ``own_key`` is that of the engine's own requests to itself; empty: it makes none."""
+        """Stand in front of ``app``; ``own_key`` opens all to the engine itself; empty: it asks itself nothing."""
         self._app = app
         self._admin_key_file = admin_key_file
         self._api_key_file = api_key_file

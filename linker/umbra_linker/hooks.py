@@ -171,14 +171,14 @@ def _carry(server: str, key: str) -> None:
     """
     from requests.adapters import HTTPAdapter
 
-    original = HTTPAdapter.add_headers
+    original: Any = HTTPAdapter.add_headers
 
     def add_headers(adapter: Any, request: Any, **options: Any) -> None:
         original(adapter, request, **options)
         if request.url.startswith(f"{server}/"):
             request.headers.setdefault("Authorization", f"Bearer {key}")
 
-    HTTPAdapter.add_headers = add_headers
+    setattr(HTTPAdapter, "add_headers", add_headers)  # noqa: B010 - mypy refuses to assign to a method
 
 
 def linker_work(cache: Any) -> int:

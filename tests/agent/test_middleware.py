@@ -31,7 +31,7 @@ def answers(gate: Gate, scope: dict[str, Any], body: list[Message] | None = None
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     (tmp_path / "key").write_text("secret")
-    return Gate(_engine, key_file=tmp_path / "key", drain_flag=tmp_path / "drain")
+    return Gate(_engine, admin_key_file=tmp_path / "key", api_key_file=None, drain_flag=tmp_path / "drain")
 
 
 AUTHORISED = (b"authorization", b"Bearer secret")
@@ -64,7 +64,7 @@ def test_what_is_no_key_opens_nothing(gate: Gate, headers: list[tuple[bytes, byt
 
 
 def test_without_a_key_file_every_route_is_open(tmp_path: Path) -> None:
-    gate = Gate(_engine, key_file=None, drain_flag=tmp_path / "drain")
+    gate = Gate(_engine, admin_key_file=None, api_key_file=None, drain_flag=tmp_path / "drain")
     assert answers(gate, {"type": "http", "method": "GET", "path": "/server_info"}) == [{"type": "passed on"}]
 
 
@@ -77,3 +77,28 @@ def test_a_refused_request_is_read_to_its_end(gate: Gate, tmp_path: Path) -> Non
     assert body == []
     gone: list[Message] = [{"type": "http.request", "more_body": True}, {"type": "http.disconnect"}]
     assert answers(gate, {"type": "http", "method": "POST", "path": "/generate"}, gone)[0]["status"] == 503
+
+
+def _status(gate: Gate, path: str, token: str | None) -> int:
+    """Status of a refusal; 200 when the request was passed on."""
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
+    method = "POST" if path == "/generate" else "GET"
+    (first, *_) = answers(
+        gate, {"type": "http", "method": method, "path": path, "headers": headers}, [{"type": "http.request"}]
+    )
+    return int(first.get("status", 200))
+
+
+def test_an_api_key_stays_closed_without_an_admin_key(tmp_path: Path) -> None:
+    (tmp_path / "api").write_text("user")
+    gate = Gate(_engine, admin_key_file=None, api_key_file=tmp_path / "api", drain_flag=None)
+    assert [_status(gate, "/generate", token) for token in (None, "", "user")] == [401, 401, 200]
+
+
+def test_the_engine_itself_may_do_all(tmp_path: Path) -> None:
+    files = {"admin_key_file": tmp_path / "missing", "api_key_file": tmp_path / "missing"}
+    gate = Gate(_engine, **files, drain_flag=None, own_key=b"own")
+    paths = ("/generate", "/freeze_gc")
+    assert [_status(gate, path, token) for path in paths for token in (None, "", "own")] == [401, 401, 200] * 2
+    gate = Gate(_engine, **files, drain_flag=None)
+    assert [_status(gate, path, "") for path in paths] == [401, 401]
