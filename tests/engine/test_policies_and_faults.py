@@ -33,6 +33,7 @@ POLICIES = {
     "PromptEnd, no touch": ({"checkpoints": "PromptEnd"} | OFF, ENDS),
 }
 WHOLE, NOTHING, ENDED = [5, True, []], [0, True, []], [5, False, []]
+"""Pages found, whether they landed, and which of them are wrong."""
 MEANWHILE = {
     "write fails": NOTHING,
     "write raises": NOTHING,
@@ -49,11 +50,15 @@ MEANWHILE = {
     "frozen in a load": ENDED,
     "closed in a load": True,
 }
+CASES = [
+    pytest.param(policy, ranks, ways, marks=[pytest.mark.nightly] if (policy, ways) != ("Adaptive", 2) else [])
+    for policy in POLICIES
+    for ranks, ways in ((2, 1), (2, 2), (4, 4), (8, 8))
+]
+"""A case takes 20 s and longer; the one with the default policy stands for the others between two nights."""
 
 
-@pytest.mark.parametrize(("ranks", "ways"), [(2, 1), (2, 2), (4, 4), (8, 8)])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.nightly
+@pytest.mark.parametrize(("policy", "ranks", "ways"), CASES)
 def test_a_fault_costs_its_hits_and_nothing_later(
     rank_lab: RankLab, store: Store, tmp_path: Path, policy: str, ranks: int, ways: int
 ) -> None:

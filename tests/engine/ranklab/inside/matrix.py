@@ -126,7 +126,7 @@ class _Scene:
 
     @contextmanager
     def lookups_within(self, milliseconds: int) -> Iterator[None]:
-        """Wait for lookups so long; afterwards for the day on which the store is asked again."""
+        """Wait for lookups no longer; afterwards until the store is asked again."""
         settings = self.linker.settings
         self.linker.settings = dataclasses.replace(settings, lookup_deadline_milliseconds=milliseconds)
         try:
