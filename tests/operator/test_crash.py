@@ -26,13 +26,14 @@ from faultlab import Lab, Lane, canonical
 from faultproxy import WRITES, Crash, Match, Request, Rule
 from localcluster.controlplane import ControlPlane
 from stack import Stack, eventually
+from umbra_operator.reconcile import STATUS_SECONDS
 
 pytestmark = pytest.mark.apiserver
 
 LANES = 6
 SAMPLED = 2
 """Writes of each workload at which the operator is killed when not every one is tried."""
-QUIET_SECONDS = 1.2
+QUIET_SECONDS = STATUS_SECONDS + 0.4
 """Without a write, after which nothing more is expected; the poller asks pods that change every second."""
 COLLECTED_SECONDS = 90.0
 """For the garbage collector: one that has just met a kind needs half a minute."""
