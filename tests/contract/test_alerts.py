@@ -346,13 +346,47 @@ def test_each_alert_has_its_runbook(name: str) -> None:
 
 
 def test_no_runbook_is_without_its_alert() -> None:
-    assert {path.stem for path in RUNBOOKS.glob("*.md")} == alerts().keys()
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == {*alerts(), "UmbraGPUUnhealthy"}
 
 
 def test_the_chart_ships_exactly_these_alerts_when_asked() -> None:
     (body,) = [body for body in template({**IMAGE, "prometheusRule.create": True}) if body["kind"] == "PrometheusRule"]
     assert body["spec"] == yaml.safe_load(RULES.read_text())
     assert [body for body in template(IMAGE) if body["kind"] == "PrometheusRule"] == []
+
+
+def test_the_alert_about_gpus_is_there_when_asked_for_and_fires(tmp_path: Path) -> None:
+    """The label sets are those of the exporter's documentation; its own exposition was not at hand."""
+    (body,) = [
+        body
+        for body in template({**IMAGE, "prometheusRule.create": True, "prometheusRule.gpus": True})
+        if body["kind"] == "PrometheusRule"
+    ]
+    group = body["spec"]["groups"][-1]
+    assert group["name"] == "umbra-gpus"
+    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [group]}))
+    series = {
+        'gpu_health{gpu_id="3",hostname="ill",pod="k3-0-0"}': gauge(1, 0),
+        'amd_gpu_ecc_uncorrect_total{gpu_id="1",hostname="old"}': "7x210",
+        'gpu_health{gpu_id="0",hostname="well"}': gauge(1, 1),
+        'gpu_ecc_uncorrect_total{gpu_id="5",hostname="errors"}': "0x60 1x150",
+    }
+    expr = 'max by (hostname, gpu_id) (ALERTS{alertname="UmbraGPUUnhealthy",alertstate="firing"})'
+    ill, errors = (
+        {"labels": f'{{hostname="{host}", gpu_id="{gpu}"}}', "value": 1} for host, gpu in (("ill", 3), ("errors", 5))
+    )
+    told = [(28, []), (ILL_AT, [ill, errors]), (WELL_AT, [])]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": f"{minute}m", "exp_samples": samples} for minute, samples in told
+        ],
+    }
+    path = tmp_path / "tests.yaml"
+    path.write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}))
+    result = promtool("test", "rules", str(path))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_runbooks_are_where_the_chart_s_values_say() -> None:

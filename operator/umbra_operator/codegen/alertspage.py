@@ -72,5 +72,5 @@ _LEFT_OUT = """
 | tokens evicted differently by ranks | the operator judges it, `UmbraRanksInconsistent` fires |
 | a rank that is missing | likewise |
 | a watch of the operator that stands still | kopf tells of none; `UmbraOperatorMissesEvents` sees what follows |
-| GPUs | they are another exporter's |
+| GPUs | they are another exporter's; `prometheusRule.gpus` adds `UmbraGPUUnhealthy` for AMD's |
 """

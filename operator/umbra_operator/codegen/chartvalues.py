@@ -144,6 +144,13 @@ VALUES = (
         "fires when that is missed by far.",
     ),
     Value(
+        "prometheusRule.gpus",
+        False,
+        _FLAG,
+        "Also the alert about GPUs that are unhealthy, by AMD's device-metrics-exporter, which others install. Its "
+        "names are from that exporter's documentation; it was not tried on a GPU.",
+    ),
+    Value(
         "dashboards.create",
         False,
         _FLAG,
