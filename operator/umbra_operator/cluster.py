@@ -94,7 +94,9 @@ class Cluster(Protocol):
     ) -> dict[str, Any]:
         """Server-side apply of the fields that ``manager`` owns."""
 
-    async def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], subresource: str | None = None
+    ) -> dict[str, Any]:
         """Strategic-merge patch. Raises Conflict when uid or resourceVersion in ``body`` do not match."""
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
@@ -171,10 +173,12 @@ class KubeCluster:
             content_type="application/apply-patch+yaml",
         )
 
-    async def patch(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], subresource: str | None = None
+    ) -> dict[str, Any]:
         """Strategic-merge patch. Raises Conflict when uid or resourceVersion in ``body`` do not match."""
         kind = "application/strategic-merge-patch+json"
-        return await self._request("PATCH", resource, namespace, name, body=body, content_type=kind)
+        return await self._request("PATCH", resource, namespace, name, subresource, body=body, content_type=kind)
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str, resource_version: str) -> None:
         """Deletes exactly that object in that version. Raises Conflict when it is another one by now."""

@@ -1,6 +1,6 @@
 """What to do next: pure, from one observed value to a short list of actions with at most one disruptive step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,13 +8,14 @@ from umbra_operator.agents import SERVING, Agents
 from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
-from umbra_operator.records import DeploymentRecord, Observed, PodRecord
+from umbra_operator.records import DeploymentRecord, Observed, PodRecord, PullRecord
 from umbra_operator.recovery import Succession, succession
 from umbra_operator.render import names
 from umbra_operator.render.budgets import min_available
 from umbra_operator.render.children import IMMUTABLE, children
 from umbra_operator.render.memory import check_gpu_memory
 from umbra_operator.render.pods import annotations, pod
+from umbra_operator.render.pulls import kit_pull, pull_name
 from umbra_operator.render.resolve import Resolved, resolve
 from umbra_operator.render.revision import Revision, revision
 from umbra_operator.render.secrets import admin_key
@@ -46,13 +47,25 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class PatchPod:
-    """Give a running pod Umbra's labels and annotations, the launch document among them."""
+    """Give a running pod Umbra's labels and annotations, the launch document among them, and maybe another kit."""
 
     name: str
     uid: str
     resource_version: str
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    kit_image: str | None = None
+    """Another image for its kit container; the node has it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullImage:
+    """Have the node of a running pod get an image, by a container that does nothing else."""
+
+    name: str
+    uid: str
+    resource_version: str
+    container: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ class Prune:
     uid: str
 
 
-Action = CreatePod | CreateSecret | DeletePod | PatchPod | Apply | Prune
+Action = CreatePod | CreateSecret | DeletePod | PatchPod | PullImage | Apply | Prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,8 @@ class Plan:
     hold: Hold | None = None
     losing: Mapping[str, str] = field(default_factory=dict)
     """Size of the running store that each pod loses when its turn comes, by name of the pod."""
+    unpulled: Mapping[str, str] = field(default_factory=dict)
+    """Why the node of a pod cannot get the image that the pod is to change to, by name of the pod."""
     stopped: tuple[str, ...] = ()
     """Why replicas whose pods have ended get no others."""
     wait_seconds: float | None = None
@@ -142,8 +157,11 @@ def plan(observed: Observed, agents: Mapping[str, Agents], now: float) -> Plan:
     going = {action.uid for action in surplus}
     actions += _follow(resolved, wanted, [pod for pod in owned if pod.uid not in going])
     hold = _hold(resolved, wanted, owned)
+    waiting = _waiting_for_kit(resolved, wanted, owned, hold)
+    actions += [_pull(pod, resolved) for pod, pull in waiting if pull is None]
     if not any(isinstance(action, DeletePod | CreatePod) for action in actions):
-        actions += _disrupt(resolved, wanted, owned, agents, hold)
+        later = {pod.name for pod, _ in waiting} | (hold.pods if hold else frozenset())
+        actions += _disrupt(resolved, wanted, owned, agents, later)
     losing = _losing(resolved, wanted, owned)
     return Plan(
         tuple(actions),
@@ -154,6 +172,7 @@ def plan(observed: Observed, agents: Mapping[str, Agents], now: float) -> Plan:
         min_available(resolved),
         hold,
         losing,
+        unpulled={pod.name: pull.problem for pod, pull in waiting if pull and pull.problem},
         stopped=tuple(each.stopped for each in due.values() if each.stopped),
         wait_seconds=min((each.wait_seconds for each in due.values() if each.wait_seconds > 0), default=None),
     )
@@ -342,16 +361,39 @@ def _losing(resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord]) ->
     return found
 
 
+def _waiting_for_kit(
+    resolved: Resolved, wanted: Revision, owned: Sequence[PodRecord], hold: Hold | None
+) -> list[tuple[PodRecord, PullRecord | None]]:
+    """Pods that are to change to another kit in place and whose nodes do not have it yet, with the pull if one runs.
+
+    Where no kit runs, as when its first image could not be had, there is nothing to keep and nothing waits.
+    """
+    image = resolved.profile.kit.image
+    found = []
+    for record in owned:
+        kit = record.container(names.KIT)
+        stays = record.deleting or not _behind(record, wanted) or (hold is not None and record.name in hold.pods)
+        if stays or _replaces(record, resolved, wanted) or record.kit_image == image or not (kit and kit.started):
+            continue
+        pull = next((pull for pull in record.pulls if pull.name == pull_name(image)), None)
+        if pull is None or not pull.present:
+            found.append((record, pull))
+    return found
+
+
 def _disrupt(
     resolved: Resolved,
     wanted: Revision,
     owned: Sequence[PodRecord],
     agents: Mapping[str, Agents],
-    hold: Hold | None,
+    later: Set[str],
 ) -> list[Action]:
-    """One step that costs a serving engine at most: pods that do not serve come first and are free."""
+    """One step that costs a serving engine at most: pods that do not serve come first and are free.
+
+    The pods called ``later`` have no turn yet.
+    """
     live = sorted((pod for pod in owned if not pod.deleting), key=lambda pod: (_may_serve(pod, agents), pod.ordinal))
-    free = [pod for pod in live if _behind(pod, wanted) and (hold is None or pod.name not in hold.pods)]
+    free = [pod for pod in live if _behind(pod, wanted) and pod.name not in later]
     if not free:
         return []
     first = free[0]
@@ -385,4 +427,10 @@ def _delete(pod: PodRecord) -> DeletePod:
 
 def _patch(pod: PodRecord, resolved: Resolved, wanted: Revision) -> PatchPod:
     labels = names.pod_labels(pod.deployment, pod.ordinal, pod.attempt)
-    return PatchPod(pod.name, pod.uid, pod.resource_version, labels, annotations(resolved, wanted))
+    image = resolved.profile.kit.image
+    other_kit = image if _behind(pod, wanted) and pod.kit_image != image else None
+    return PatchPod(pod.name, pod.uid, pod.resource_version, labels, annotations(resolved, wanted), other_kit)
+
+
+def _pull(pod: PodRecord, resolved: Resolved) -> PullImage:
+    return PullImage(pod.name, pod.uid, pod.resource_version, kit_pull(resolved))

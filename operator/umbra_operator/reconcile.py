@@ -25,6 +25,7 @@ from umbra_operator.plan import (
     PatchPod,
     Plan,
     Prune,
+    PullImage,
     plan,
     taken,
 )
@@ -189,12 +190,22 @@ class Reconciler:
             case DeletePod(pod, uid, version):
                 logger.info("deleting pod %s", pod)
                 await self._cluster.delete(PODS, namespace, pod, uid, version)
-            case PatchPod(pod, uid, version, labels, annotations):
+            case PatchPod(pod, uid, version, labels, annotations, kit_image):
                 logger.info("giving pod %s launch revision %s", pod, annotations[names.ANNOTATION_REVISION])
                 own = {"labels": dict(labels), "annotations": dict(annotations)}
-                meta = {"uid": uid, "resourceVersion": version, **own}
-                self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, {"metadata": meta}))
+                body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version, **own}}
+                if kit_image:
+                    body["spec"] = {"initContainers": [{"name": names.KIT, "image": kit_image}]}
+                self._memory.put_pod(await self._cluster.patch(PODS, namespace, pod, body))
                 self._poller.hasten(uid)
+            case PullImage(pod, uid, version, container):
+                logger.info("the node of pod %s is to get image %s", pod, container["image"])
+                body = {
+                    "metadata": {"uid": uid, "resourceVersion": version},
+                    "spec": {"ephemeralContainers": [container]},
+                }
+                written = await self._cluster.patch(PODS, namespace, pod, body, "ephemeralcontainers")
+                self._memory.put_pod(written)
             case Apply(manifest, uid):
                 logger.info("applying %s", manifest["kind"])
                 await self._apply_child(key, manifest, uid)

@@ -13,11 +13,16 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
-from umbra_operator.render import names
+from umbra_operator.render import names, pulls
 from umbra_operator.render.children import Facts
 from umbra_operator.render.revision import content
 
 M = TypeVar("M", K3DeploymentSpec, K3ProfileSpec)
+
+IMAGE_PROBLEMS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
+)
+"""The kubelet's words for an image that it cannot get."""
 
 Key = tuple[str, str]
 """(namespace, name) of a K3Deployment."""
@@ -82,6 +87,17 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class PullRecord:
+    """An image that the pod's node was asked to get before a container changes to it."""
+
+    name: str
+    """Of the ephemeral container that asks."""
+    present: bool
+    problem: str | None
+    """The kubelet's words, when it cannot get the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodRecord:
     """A pod of a K3Deployment."""
 
@@ -111,6 +127,9 @@ class PodRecord:
     unschedulable: str | None
     """The scheduler's sentence, when it found no node."""
     containers: tuple[ContainerRecord, ...]
+    kit_image: str | None
+    """Image of its kit container, as its spec says."""
+    pulls: tuple[PullRecord, ...]
     end: End | None = None
     """Of a pod that has failed, or that is lost with its node."""
     earlier_ends: tuple[tuple[int, int], ...] = ()
@@ -225,6 +244,8 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in meta,
         unschedulable=scheduled.get("message") if scheduled.get("status") == "False" else None,
         containers=tuple(_container(entry) for entry in statuses),
+        kit_image=next((each["image"] for each in spec.get("initContainers") or () if each["name"] == names.KIT), None),
+        pulls=_pulls(spec, status),
         end=_end(meta, status, conditions.get("DisruptionTarget", {}), statuses),
         earlier_ends=_earlier_ends(annotations.get(names.ANNOTATION_EARLIER_ENDS, "")),
     )
@@ -322,6 +343,20 @@ def _container(entry: Mapping[str, Any]) -> ContainerRecord:
         exit_reason=ended.get("reason") or before.get("reason"),
         exit_message=ended.get("message") or before.get("message"),
     )
+
+
+def _pulls(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[PullRecord, ...]:
+    statuses = {entry["name"]: entry for entry in status.get("ephemeralContainerStatuses") or ()}
+    found = []
+    for asked in spec.get("ephemeralContainers") or ():
+        if asked["name"].startswith(pulls.PREFIX):
+            entry = statuses.get(asked["name"], {})
+            waiting = (entry.get("state") or {}).get("waiting") or {}
+            problem = (
+                waiting.get("message") or waiting.get("reason") if waiting.get("reason") in IMAGE_PROBLEMS else None
+            )
+            found.append(PullRecord(asked["name"], bool(entry.get("imageID")), problem))
+    return tuple(found)
 
 
 def _parse(model: type[M], raw: Mapping[str, Any]) -> tuple[M | None, str | None]:

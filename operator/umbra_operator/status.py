@@ -9,7 +9,7 @@ from umbra_operator.agents import Agents, EngineAgent
 from umbra_operator.conditions import Reason, Type, Verdict, merge
 from umbra_operator.judge import Assessment
 from umbra_operator.plan import Plan
-from umbra_operator.records import ContainerRecord, Observed, PodRecord
+from umbra_operator.records import IMAGE_PROBLEMS, ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
 from umbra_operator.rules import RULES
 from umbra_operator.served import sentence
@@ -17,9 +17,6 @@ from umbra_operator.served import sentence
 _JUDGED = frozenset({rule.reason for rule in RULES} | {Reason.CONSISTENT, Reason.EFFECTIVE, Reason.AS_EXPECTED})
 _OOM = "OOMKilled"
 _COMPLETED = "Completed"
-_IMAGE_PROBLEMS = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"}
-)
 
 
 def status(
@@ -68,7 +65,7 @@ def _verdicts(
 ) -> list[Verdict]:
     config = _config_valid(plan)
     stages = [
-        _preflight_passed(live, [pod for pod in plan.owned if pod.deleting]),
+        _preflight_passed(live, [pod for pod in plan.owned if pod.deleting], plan.unpulled),
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
@@ -92,15 +89,18 @@ def _config_valid(plan: Plan) -> Verdict:
     return Verdict(Type.CONFIG_VALID, True, Reason.VALID, "spec and profile fit together")
 
 
-def _preflight_passed(live: Sequence[PodRecord], ending: Sequence[PodRecord]) -> Verdict:
+def _preflight_passed(live: Sequence[PodRecord], ending: Sequence[PodRecord], unpulled: Mapping[str, str]) -> Verdict:
     for pod in live:
+        if pod.name in unpulled:
+            message = f"{pod.name} goes on as it is, its node cannot get the new kit: {unpulled[pod.name]}"
+            return Verdict(Type.PREFLIGHT_PASSED, None, Reason.IMAGE_UNAVAILABLE, message)
         if pod.unschedulable:
             # A pod that drains, or whose node is lost, holds its GPUs: the scheduler's sentence does not say so.
             holders = "".join(f"; {old.name} still ends on {old.node}" for old in ending if old.node)
             message = f"{pod.name}: {pod.unschedulable}{holders}"
             return Verdict(Type.PREFLIGHT_PASSED, None, Reason.UNSCHEDULABLE, message)
         for container in pod.containers:
-            if container.waiting_reason in _IMAGE_PROBLEMS:
+            if container.waiting_reason in IMAGE_PROBLEMS:
                 message = (
                     f"{pod.name}, container {container.name}: {container.waiting_message or container.waiting_reason}"
                 )

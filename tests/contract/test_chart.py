@@ -48,6 +48,7 @@ CALLS: dict[tuple[str, str], set[str]] = {
     ("umbra.dev", "k3deployments/status"): {"patch"},  # reconcile._write_status
     ("umbra.dev", "k3deployments/finalizers"): {"update"},  # blockOwnerDeletion in names.owner
     ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},  # reconcile._apply, _create
+    ("", "pods/ephemeralcontainers"): {"patch"},  # reconcile._apply
     ("", "secrets"): {"create"},  # reconcile._apply; a right to read them would be one to read everybody's
     ("events.k8s.io", "events"): {"create"},  # recorder.send
     # reconcile._apply_child and _read_child; listed by resync.Lists; three kinds are pruned

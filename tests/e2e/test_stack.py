@@ -5,8 +5,10 @@ The tests share one deployment, because an engine takes long to start; each brin
 
 import json
 import os
+import secrets
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from localstack.engine import Engine, prompt
 from localstack.product import NAME, NAMESPACE, Stack
 from umbra_operator import __version__
 from umbra_operator.render import names
+from upgrades import NEWER, newer_kit
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -81,6 +84,62 @@ def test_an_engine_edit_restarts_the_engine_in_its_pod_and_keeps_the_cache(stack
     assert stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"] == epoch
     # The new engine's device cache is empty, so what it knows of the prompt came from the store.
     assert engine.generate(known).store_tokens == 320
+
+
+def test_a_drain_loses_no_request_that_runs_or_waits(stack: Stack, engine: Engine) -> None:
+    """Through the Service, with one request more than the engine runs at once."""
+    before, requests = stack.pods()[0], 5
+    engine.generate(prompt(64))
+    # A drain's first 6 s are as any other; so that requests are left when the engine is told to end.
+    long = min(1200, round(12 * 64 / engine.generate(prompt(64), 64).seconds))
+    with ThreadPoolExecutor(requests) as pool:
+        answers = [pool.submit(engine.generate, prompt(64), long) for _ in range(requests)]
+        _patch(stack, {"restart": {"id": secrets.token_hex(4)}})
+        product.wait(lambda: _engine_agent(stack)["state"] == "draining", 60, lambda: "no drain began")
+        assert not any(answer.done() for answer in answers)
+        assert [len(answer.result().tokens) for answer in answers] == [long] * requests
+    product.wait_ready(stack, QUIET)
+    assert _engine_agent(stack)["lastExit"]["reason"] == "Stopped"
+    pod = stack.pods()[0]
+    assert (pod["metadata"]["uid"], _restarts(pod)) == (before["metadata"]["uid"], _restarts(before))
+
+
+def test_a_kit_comes_and_goes_in_its_pod_and_the_cache_stays(stack: Stack, engine: Engine) -> None:
+    """Back to the earlier image, too, for which the kubelet may make the container wait."""
+    known, before = _stored(engine), stack.pods()[0]
+    epoch = stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"]
+    with newer_kit(stack) as newer:
+        for name, version in ((newer, NEWER), (stack.profile_name, __version__)):
+            _patch(stack, {"profileRef": {"name": name}})
+            product.wait_ready(stack, QUIET)
+            pod, agent = stack.pods()[0], _engine_agent(stack)
+            assert pod["metadata"]["uid"] == before["metadata"]["uid"]
+            assert {**_restarts(pod), "kit": 0} == {**_restarts(before), "kit": 0}
+            assert stack.get("k3deployment", NAME)["status"]["pods"][0]["epoch"] == epoch
+            assert (agent["agentKit"], agent["kit"]) == (version, version)
+            assert product.agent(stack, names.STORE_AGENT_PORT)["kit"] == version
+            assert engine.generate(known).store_tokens == 320
+
+
+def test_a_kit_that_its_node_cannot_get_is_said_and_the_engine_goes_on(stack: Stack, engine: Engine) -> None:
+    started, body = _engine_process(stack), stack.get("k3profile", stack.profile_name)
+    body["spec"]["kit"]["image"] = "umbra.test/kit:nowhere"
+    meta = {"name": "nowhere-v1"}
+    made = {"apiVersion": body["apiVersion"], "kind": "K3Profile", "metadata": meta, "spec": body["spec"]}
+    product.apply(stack.cluster, made)
+    _patch(stack, {"profileRef": meta})
+    try:
+        product.wait(
+            lambda: stack.conditions()["PreflightPassed"]["reason"] == "ImageUnavailable",
+            60,
+            lambda: f"PreflightPassed is {stack.conditions()['PreflightPassed']}",
+        )
+        assert engine.generate([5, 6, 7]).tokens
+    finally:
+        _patch(stack, {"profileRef": {"name": stack.profile_name}})
+        stack.cluster.kubectl("delete", "k3profile", meta["name"])
+    product.wait_ready(stack, QUIET)
+    assert _engine_process(stack) == started
 
 
 def test_a_flag_that_is_not_allowed_stops_no_engine(stack: Stack, engine: Engine) -> None:
@@ -241,6 +300,10 @@ def _process_of(stack: Stack, command: bytes) -> int:
         if command in line and b"umbra_agent" not in line:
             return pid
     raise AssertionError(f"no {command.decode()} runs in the pod")
+
+
+def _engine_agent(stack: Stack) -> dict[str, object]:
+    return product.agent(stack, names.ENGINE_AGENT_PORT)
 
 
 def _python(stack: Stack) -> str:

@@ -9,7 +9,18 @@ from umbra_operator.agents import Agents, EngineAgent, StoreAgent
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
 from umbra_operator.observe import Memory
-from umbra_operator.plan import Action, Apply, CreatePod, CreateSecret, DeletePod, PatchPod, Plan, Prune, plan
+from umbra_operator.plan import (
+    Action,
+    Apply,
+    CreatePod,
+    CreateSecret,
+    DeletePod,
+    PatchPod,
+    Plan,
+    Prune,
+    PullImage,
+    plan,
+)
 from umbra_operator.records import Observed
 from umbra_operator.render import names
 
@@ -153,10 +164,17 @@ class World:
                 body = self._exactly(name, uid, version)
                 body["metadata"]["deletionTimestamp"] = NOW
                 self._put(body)
-            case PatchPod(name, uid, version, labels, annotations):
+            case PatchPod(name, uid, version, labels, annotations, kit_image):
                 body = self._exactly(name, uid, version)
                 body["metadata"]["labels"].update(labels)
                 body["metadata"]["annotations"].update(annotations)
+                if kit_image:
+                    (kit,) = [each for each in body["spec"]["initContainers"] if each["name"] == names.KIT]
+                    kit["image"] = kit_image
+                self._put(body)
+            case PullImage(name, uid, version, container):
+                body = self._exactly(name, uid, version)
+                body["spec"].setdefault("ephemeralContainers", []).append(dict(container))
                 self._put(body)
             case Apply(manifest, uid):
                 held = {child.kind: child.uid for child in self.observe().children}
@@ -191,6 +209,7 @@ class World:
         if body["status"]["phase"] in ("Failed", "Succeeded"):
             return
         containers = [
+            {"name": names.KIT, "ready": True, "started": True, "state": {"running": {}}},
             {"name": names.PREFLIGHT, "ready": True, "started": False, "state": {"terminated": {"exitCode": 0}}},
             {"name": names.STORE, "ready": True, "started": True, "state": {"running": {}}},
             {"name": names.ENGINE, "ready": True, "started": True, "state": {"running": {}}},
@@ -200,6 +219,10 @@ class World:
             "podIP": "192.0.2.1",
             "conditions": [{"type": "Ready", "status": "True"}],
             "containerStatuses": containers,
+            "ephemeralContainerStatuses": [
+                {"name": asked["name"], "imageID": "i", "state": {"terminated": {"exitCode": 0}}}
+                for asked in body["spec"].get("ephemeralContainers", ())
+            ],
         }
         self._put(body)
         self.agents[body["metadata"]["uid"]] = serving(body["metadata"]["annotations"].get(names.ANNOTATION_REVISION))

@@ -108,13 +108,18 @@ class Life:
     shown: bool | None = None
     """The readiness that the API server was told; None before it was told any."""
     ending: float | None = None
+    pulls: tuple[str, ...] = ()
+    """Containers that only ask for an image."""
+    pulled: tuple[str, ...] = ()
+    """Those of them whose end the API server was told."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """More of what its engine's agent says."""
 
     @property
     def rests(self) -> bool:
         """Whether only an event can change something."""
-        return self.ending is None and self.revision == self.told and self.shown is True
+        done = self.revision == self.told and self.pulled == self.pulls
+        return self.ending is None and done and self.shown is True
 
     def engine(self) -> dict[str, Any]:
         """What the engine's agent answers on /status."""
@@ -228,6 +233,7 @@ class NodeAgent:
             # A new launch document: the engine ends, and starts again a moment later.
             life.told, life.revision, life.since = told, None, now + self._timing.restart
             self._count(pod)
+        life.pulls = tuple(each["name"] for each in pod["spec"].get("ephemeralContainers", ()))
         if "deletionTimestamp" in meta:
             life.ending = life.ending or now + self._timing.end
         if not life.rests:
@@ -248,6 +254,10 @@ class NodeAgent:
             if life.shown != ready:
                 self._api("PATCH", f"{life.path}/status", {"status": _status(life, ready)}, STRATEGIC)
                 life.shown = ready
+            if life.pulled != life.pulls:
+                ended = [_ended(name, _now()) for name in life.pulls]
+                self._api("PATCH", f"{life.path}/status", {"status": {"ephemeralContainerStatuses": ended}}, STRATEGIC)
+                life.pulled = life.pulls
         except Refused as error:
             if error.status not in (404, 409):
                 raise
@@ -280,22 +290,30 @@ class NodeAgent:
         self.engine_starts[meta["namespace"], replica] += 1
 
 
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _container(name: str, up: bool, now: str) -> dict[str, Any]:
+    running = {"running": {"startedAt": now}}
+    common = {"name": name, "image": "i", "imageID": "i", "restartCount": 0}
+    return {**common, "ready": up, "started": True, "state": running}
+
+
+def _ended(name: str, now: str) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": 0, "startedAt": now, "finishedAt": now, "reason": "Completed"}}
+    return {**_container(name, True, now), "started": False, "state": state}
+
+
 def _status(life: Life, ready: bool) -> dict[str, Any]:
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-    def container(name: str, up: bool) -> dict[str, Any]:
-        running = {"running": {"startedAt": now}}
-        common = {"name": name, "image": "i", "imageID": "i", "restartCount": 0}
-        return {**common, "ready": up, "started": True, "state": running}
-
-    ended = {"terminated": {"exitCode": 0, "startedAt": now, "finishedAt": now, "reason": "Completed"}}
-    preflight = {**container(names.PREFLIGHT, True), "started": False, "state": ended}
+    now = _now()
     states = {"Initialized": True, "ContainersReady": ready, "Ready": ready}
+    kit, store = _container(names.KIT, True, now), _container(names.STORE, True, now)
     return {
         "phase": "Running",
         "podIP": life.address,
         "podIPs": [{"ip": life.address}],
-        "initContainerStatuses": [container(names.KIT, True), preflight, container(names.STORE, True)],
-        "containerStatuses": [container(names.ENGINE, ready)],
+        "initContainerStatuses": [kit, _ended(names.PREFLIGHT, now), store],
+        "containerStatuses": [_container(names.ENGINE, ready, now)],
         "conditions": [{"type": name, "status": str(value)} for name, value in states.items()],
     }

@@ -178,6 +178,23 @@ def test_an_engine_edit_restarts_the_engine_inside_its_pod(serving: Stack) -> No
     )
 
 
+def test_a_new_kit_comes_into_the_pod(serving: Stack) -> None:
+    before = serving.pods()["k3-0-0"]
+    serving.profile = f"{serving.namespace}-v2"
+    serving.add_profile(kit__image="example.test/kit:2")
+    serving.edit({"profileRef.name": serving.profile})
+    eventually(lambda: _kit(serving.pods()["k3-0-0"]) == "example.test/kit:2", "the kit's image is patched")
+    eventually(serving.ready, "it is ready again")
+    after = serving.pods()["k3-0-0"]
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [each["image"] for each in after["spec"]["ephemeralContainers"]] == ["example.test/kit:2"]
+
+
+def _kit(pod: dict[str, Any]) -> str:
+    (image,) = [each["image"] for each in pod["spec"]["initContainers"] if each["name"] == names.KIT]
+    return str(image)
+
+
 def test_a_user_sees_events_of_what_happens_and_none_of_what_stays(serving: Stack) -> None:
     def told() -> dict[str, int]:
         path = f"/apis/events.k8s.io/v1/namespaces/{serving.namespace}/events"

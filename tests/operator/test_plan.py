@@ -150,6 +150,76 @@ def test_an_engine_edit_patches_one_pod_and_keeps_its_uid() -> None:
     )
 
 
+KIT_2 = "example.test/kit:2"
+
+
+def offer_kit(world: World, image: str = KIT_2) -> None:
+    """The profile names another kit."""
+    world.memory.put_profile(stored(profile_body(kit__image=image), "p2"))
+
+
+def kits(world: World) -> list[str | None]:
+    return [record.kit_image for record in world.observe().pods]
+
+
+def test_a_new_kit_comes_in_place_once_its_node_has_the_image() -> None:
+    world = settled()
+    before = kits(world)
+    offer_kit(world)
+    asked = world.plan().actions
+    assert kinds(world) == [("PullImage", "k3-0-0"), ("PullImage", "k3-1-0")], "every node at once: it costs nothing"
+    world.apply_all(asked)
+    assert world.plan().actions == (), "both kits go on until their nodes have the image"
+    for body in world.bodies.values():
+        statuses = [{"name": each["name"], "imageID": "i"} for each in body["spec"]["ephemeralContainers"]]
+        body["status"]["ephemeralContainerStatuses"] = statuses
+        world.memory.put_pod(body)
+    assert kinds(world) == [("PatchPod", "k3-0-0")]
+    world.apply_all()
+    assert kits(world) == [KIT_2, before[1]], "one after the other"
+    uids = {record.uid for record in world.observe().pods}
+    world.run()
+    assert kits(world) == [KIT_2, KIT_2]
+    assert {record.uid for record in world.observe().pods} == uids
+
+
+def test_a_node_that_cannot_get_a_kit_does_not_keep_it_from_the_others() -> None:
+    world = settled()
+    offer_kit(world)
+    world.apply_all()
+    world.settle("k3-1-0")
+    assert kinds(world) == [("PatchPod", "k3-1-0")]
+
+
+def test_a_kit_that_is_taken_back_before_it_came_changes_nothing() -> None:
+    world = settled()
+    before = {record.name: (record.kit_image, record.launch_revision) for record in world.observe().pods}
+    offer_kit(world)
+    world.apply_all()
+    world.memory.put_profile(stored(profile_body(), "p1"))
+    assert world.plan().actions == ()
+    assert {record.name: (record.kit_image, record.launch_revision) for record in world.observe().pods} == before
+
+
+@pytest.mark.parametrize("rollout", [{"paused": True}, {"strategy": "OnDelete"}])
+def test_a_kit_that_is_held_is_not_brought_to_the_nodes(rollout: dict[str, Any]) -> None:
+    world = settled(rollout=rollout)
+    offer_kit(world)
+    assert world.plan().actions == ()
+
+
+def test_a_pod_that_is_replaced_or_has_no_kit_yet_waits_for_no_image() -> None:
+    world = settled(rollout={"strategy": "Recreate"})
+    offer_kit(world)
+    assert kinds(world) == [("DeletePod", "k3-0-0")]
+    world = World(spec(replicas=1))
+    world.apply_all()
+    offer_kit(world)
+    assert kinds(world) == [("PatchPod", "k3-0-0")]
+    world.apply_all()
+    assert kits(world) == [KIT_2]
+
+
 def test_the_next_engine_waits_until_the_agent_says_that_the_first_one_serves_again() -> None:
     world = settled()
     world.edit(spec(replicas=2, engine__maxRunningRequests=8))

@@ -80,7 +80,7 @@ def test_a_profile_with_another_name_and_the_same_content_changes_nothing_and_an
 
 def test_the_hash_itself_is_a_contract() -> None:
     """Another value here means that this version of the operator replaces every pod of its users."""
-    assert of() == Revision(launch="a8edd5160e9f", pod="e49ac3aa8c1d", live="dee36ace772e")
+    assert of() == Revision(launch="a8edd5160e9f", pod="c09d066e3003", live="dee36ace772e")
 
 
 DEFAULTS = Path(__file__).parent / "golden" / "defaults.yaml"

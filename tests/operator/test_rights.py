@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from audit import Audit, Right, granted
-from builders import POD_MONITOR_CRD
+from builders import NOW, POD_MONITOR_CRD
 from localcluster.controlplane import ControlPlane
+from nodeagent import STRATEGIC
 from operatorprocess import LEASE, SYSTEM, OperatorProcess, grant, kubeconfig, revoke
 from stack import MERGE, Stack, eventually
 from umbra_operator.cluster import CHILDREN
@@ -102,6 +103,7 @@ def _use_all(stack: Stack) -> None:
     before = stack.pods()["k3-0-0"]["metadata"]["annotations"]
     stack.edit({"engine.contextLength": 8192})
     eventually(lambda: stack.pods()["k3-0-0"]["metadata"]["annotations"] != before, "the launch document is patched")
+    _change_kit(stack)
     wanted = {kind: _at(api("GET", path(kind)), wrong) for kind, wrong in BY_HAND.items()}
     for kind, wrong in BY_HAND.items():
         api("PATCH", path(kind), wrong, MERGE)
@@ -120,6 +122,18 @@ def _use_all(stack: Stack) -> None:
     for kind in ("ServiceAccount", "PodDisruptionBudget"):
         eventually(lambda kind=kind: stack.child(kind) is None, f"the {kind} is pruned")
     api("DELETE", stack.path("k3"))
+
+
+def _change_kit(stack: Stack) -> None:
+    """Another profile with another kit, for a pod whose kit runs by the word of its status."""
+    pod = f"/api/v1/namespaces/{stack.namespace}/pods/k3-0-0"
+    kit = {"name": names.KIT, "image": "i", "imageID": "i", "restartCount": 0, "ready": True, "started": True}
+    running = {**kit, "state": {"running": {"startedAt": NOW}}}
+    stack.api("PATCH", f"{pod}/status", {"status": {"initContainerStatuses": [running]}}, STRATEGIC)
+    stack.profile = f"{stack.namespace}-v2"
+    stack.add_profile(devices={"deviceClassName": "gpu.amd.com"}, kit__image="example.test/kit:2")
+    stack.edit({"profileRef.name": stack.profile})
+    eventually(lambda: "ephemeralContainers" in stack.api("GET", pod)["spec"], "the image is asked for")
 
 
 def _at(body: dict[str, Any], wrong: dict[str, Any]) -> Any:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, NOW, World, edited, stored
+from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, NOW, World, edited, profile, stored
 from umbra_operator.agents import Agents, EngineAgent, StoreAgent, engine_agent, store_agent
 from umbra_operator.api.v1alpha1 import K3DeploymentStatus
 from umbra_operator.conditions import MEANINGS, REASONS, Reason, Type
 from umbra_operator.render import names
+from umbra_operator.render.pulls import pull_name
 from umbra_operator.status import status
 
 LATER = "2026-12-02T08:00:00Z"
@@ -69,6 +70,18 @@ def both(*steps: Callable[[World], Any]) -> Callable[[World], None]:
     def step(world: World) -> None:
         for each in steps:
             each(world)
+
+    return step
+
+
+def new_kit_is(state: dict[str, Any]) -> Callable[[World], None]:
+    """Another kit is wanted, and this is what the kubelet says of its image."""
+
+    def step(world: World) -> None:
+        world.memory.put_profile(stored(profile(kit__image="example.test/kit:2"), "p2"))
+        name = pull_name("example.test/kit:2")
+        next(iter(world.bodies.values()))["spec"]["ephemeralContainers"] = [{"name": name}]
+        change(world, ephemeralContainerStatuses=[{"name": name, **state}])
 
     return step
 
@@ -131,6 +144,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "Unknown",
         "ImageUnavailable",
         "kit: not found",
+        "ImageUnavailable",
+    ),
+    "no image of a new kit": (
+        new_kit_is({"imageID": "", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}),
+        "PreflightPassed",
+        "Unknown",
+        "ImageUnavailable",
+        "k3-0-0 goes on as it is, its node cannot get the new kit: not found",
         "ImageUnavailable",
     ),
     "preflight waits": (containers_are(), "PreflightPassed", "Unknown", "Pending", "k3-0-0", "Pending"),

@@ -19,6 +19,15 @@ ENGINE_RANK_CPU, STORE_CPU = 4, 8
 not a measured one."""
 ENGINE_RANK_BYTES = 64 * 1024**3
 """A rank's host memory where nobody says otherwise, page cache of the load included; our choice, not a measured one."""
+KIT_SECURITY: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""Whatever runs from the kit's image needs nothing of the node."""
 GRACE_SECONDS = 3600
 """Immutable once the pod exists; the bound on draining is a value of the launch document, at most 3000 s."""
 
@@ -92,14 +101,7 @@ def _kit(resolved: Resolved) -> dict[str, Any]:
             "timeoutSeconds": 5,
         },
         "resources": _kit_resources(resolved),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": KIT_SECURITY,
         "volumeMounts": [{"name": "kit", "mountPath": names.KIT_DIR}],
     }
 

@@ -36,8 +36,8 @@ class Engine:
     """What opens the routes that are not for users, where the engine asks for it."""
 
     def generate(self, prompt: list[int], tokens: int = 4) -> Answer:
-        """Answers a prompt of token ids, greedily."""
-        sampling = {"temperature": 0, "max_new_tokens": tokens}
+        """Answers a prompt of token ids, greedily, with exactly so many tokens."""
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
         began = time.monotonic()
         body = self._post("/generate", {"input_ids": prompt, "return_logprob": True, "sampling_params": sampling})
         meta = json.loads(body)["meta_info"]

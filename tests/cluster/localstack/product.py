@@ -98,11 +98,17 @@ def store(stack: Stack, serving: Engine, name: str = NAME) -> Store:
 
 def engine_boot_seconds(stack: Stack, name: str = NAME) -> float:
     """How long the running engine took to start, by its agent's word."""
-    address = stack.pods(name)[0]["status"]["podIP"]
-    port = stack.cluster.forward(f"{name}-agent", f"{address}:9600")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as response:
-        status = json.load(response)
+    status = agent(stack, 9600, name)
     return float(status["readyAt"] - status["startedAt"])
+
+
+def agent(stack: Stack, port: int, name: str = NAME) -> dict[str, Any]:
+    """What the agent at that port of a deployment's first pod says on ``/status``."""
+    address = stack.pods(name)[0]["status"]["podIP"]
+    local = stack.cluster.forward(f"{name}-agent-{port}", f"{address}:{port}")
+    with urllib.request.urlopen(f"http://127.0.0.1:{local}/status", timeout=5) as response:
+        status: dict[str, Any] = json.load(response)
+    return status
 
 
 def remove_old_profiles(stack: Stack) -> None:

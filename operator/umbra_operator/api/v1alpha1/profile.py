@@ -96,8 +96,8 @@ class KitProfile(Model):
     """The kit container: linker and agent."""
 
     rules: ClassVar[tuple[Cel, ...]] = (_image(),)
-    image: Annotated[Image, Field(json_schema_extra=POD)]
-    """Image of the kit."""
+    image: Annotated[Image, Field(json_schema_extra=ENGINE)]
+    """Image of the kit. A pod changes to another one in place, after its node has it."""
     version: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z.+-]+$", json_schema_extra=ENGINE)]
     """Version of the kit inside that image."""
 
