@@ -62,6 +62,8 @@ class EngineSnapshot:
     backoff_seconds: float = 0.0
     recovery_stopped: bool = False
     """The engine stays down: it was restarted as often as the launch document allows."""
+    gpu_memory_held: bool = False
+    """The next engine waits for memory that GPUs hold after the end of the one before."""
     store_ready_once: bool = False
     store_ready: bool = False
     engine_problem: str | None = None
@@ -105,6 +107,7 @@ def status(snapshot: EngineSnapshot, epoch: str | None, now: float) -> dict[str,
         "ready": not_ready_reason(snapshot) is None,
         "restarts": snapshot.exited_restarts,
         "recoveryStopped": snapshot.recovery_stopped,
+        "gpuMemoryHeld": snapshot.gpu_memory_held,
         "epoch": epoch,
         "storeReadyOnce": snapshot.store_ready_once,
         "startedAt": None if snapshot.started_at is None else round(snapshot.started_at, 3),

@@ -75,6 +75,7 @@ class Supervisor:
         self._gpu_memory = GpuMemory(options.drm, options.dri, remembered, options.gpu_memory_seconds)
         self._session: Session | None = None
         self._problem: str | None = None
+        self._memory_held = False
         self._backoff = Backoff()
         self._phase_began = time.monotonic()
         self._exit_reason: ExitReason = "Exited"
@@ -90,6 +91,7 @@ class Supervisor:
 
     def step(self, stop: bool) -> None:
         """Look at the document, the child and the probes once, and do what follows. `stop`: SIGTERM was received."""
+        self._memory_held = False
         self._follow_document()
         self._follow_store()
         if self._session is not None:
@@ -108,6 +110,7 @@ class Supervisor:
         session = self._session
         self._set(
             problem=" ".join(part for part in parts if part) or None,
+            gpu_memory_held=self._memory_held,
             progress=None if session is None else session.progress.latest,
             reading=None if session is None else self._probes.reading(session.child.pid),
         )
@@ -189,7 +192,7 @@ class Supervisor:
         if held is None:
             self._start(target)
         else:
-            self._problem = held
+            self._problem, self._memory_held = held, True
 
     def _obstacle(self) -> str | None:
         target = self._revisions.target

@@ -23,6 +23,8 @@ class EngineAgent:
     problem: str | None
     stopped: bool = False
     """Whether it stays down because its restarts are spent."""
+    memory_held: bool = False
+    """Whether the next engine waits for memory that GPUs still hold."""
     reading: EngineReading | None = field(default=None, compare=False)
     """Its numbers, which are other ones in each answer: they make no answer a different one."""
     digest_problem: str | None = field(default=None, compare=False)
@@ -61,6 +63,7 @@ def engine_agent(body: Mapping[str, Any]) -> EngineAgent:
         restarts=int(body["restarts"]),
         problem=_text(body["problem"]),
         stopped=body.get("recoveryStopped") is True,
+        memory_held=body.get("gpuMemoryHeld") is True,
         reading=engine_reading(body),
         digest_problem=_text(body.get("digestProblem")),
     )

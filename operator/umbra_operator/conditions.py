@@ -79,6 +79,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     ENGINE_STARTING = "EngineStarting"
     ENGINE_FAILED = "EngineFailed"
+    GPU_MEMORY_HELD = "GPUMemoryHeld"
     ENGINE_RESTARTING = "EngineRestarting"
     POD_REPLACED = "PodReplaced"
     AGENT_SILENT = "AgentSilent"
@@ -149,6 +150,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.OUT_OF_MEMORY: "The kernel ended a container at its memory limit. Raise the field in the message.",
     Reason.ENGINE_STARTING: "An engine is starting or loads weights.",
     Reason.ENGINE_FAILED: "An engine ends again and again; the message has its last words.",
+    Reason.GPU_MEMORY_HELD: "GPUs hold memory of an engine that has ended, and the next one waits for up to 60 s. When "
+    "it comes again and again on one node, look for a process on that GPU.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
     Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
     "The message has the sizes; rollout.cacheLoss can hold such a change.",

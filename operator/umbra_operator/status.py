@@ -153,7 +153,8 @@ def _engine_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents], plan:
         if container and fresh and container.exit_reason == _OOM:
             return _out_of_memory(Type.ENGINE_READY, pod, names.ENGINE)
         if failure := _engine_failure(pod, container, answer):
-            return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_FAILED, failure)
+            reason = Reason.GPU_MEMORY_HELD if answer and answer.memory_held else Reason.ENGINE_FAILED
+            return Verdict(Type.ENGINE_READY, False, reason, failure)
     starting = [pod.name for pod in live if not pod.ready]
     if starting or not live:
         message = f"waiting for {', '.join(starting)}" if starting else "there are no pods"

@@ -220,6 +220,7 @@ def test_status_has_the_agreed_fields() -> None:
         "ready": False,
         "restarts": 0,
         "recoveryStopped": False,
+        "gpuMemoryHeld": False,
         "epoch": "epoch",
         "storeReadyOnce": False,
         "startedAt": None,

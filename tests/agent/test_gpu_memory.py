@@ -80,9 +80,11 @@ def test_the_next_engine_waits_until_the_memory_is_free(start: StartAgent, gpus:
     status = agent.status_when(lambda status: "hold memory" in (status["problem"] or ""), "it waits", 5)
     assert status["state"] == "waiting"
     assert "card1 the most (199.0 GiB)" in status["problem"]
+    assert status["gpuMemoryHeld"] is True
     gpus.use(1, 2 * GIB)
     agent.wait_ready()
     assert (agent.status()["revision"], agent.status()["problem"]) == ("b" * 12, None)
+    assert agent.status()["gpuMemoryHeld"] is False
 
 
 def test_the_wait_ends(start: StartAgent, gpus: Gpus) -> None:

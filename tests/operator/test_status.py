@@ -55,10 +55,10 @@ LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
 
 
 def engine_says(
-    state: str, problem: str | None = None, revision: str | None = None, stopped: bool = False
+    state: str, problem: str | None = None, revision: str | None = None, **more: bool
 ) -> Callable[[World], None]:
     def step(world: World) -> None:
-        engine = EngineAgent(revision, None, state, 0, problem, stopped)
+        engine = EngineAgent(revision, None, state, 0, problem, **more)
         world.agents = {"u1": Agents(engine, StoreAgent("e", "ready", None))}
         for uid in list(world.memory.pods()):
             world.agents[uid.uid] = world.agents["u1"]
@@ -292,6 +292,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "EngineFailed",
         "no such flag",
         "EngineFailed",
+    ),
+    "GPU memory is held": (
+        both(pod_is(**NOT_READY), engine_says("waiting", "Waiting: 1 GPUs hold memory", memory_held=True)),
+        "EngineReady",
+        "False",
+        "GPUMemoryHeld",
+        "k3-0-0: Waiting: 1 GPUs hold memory",
+        "GPUMemoryHeld",
     ),
     "the engine restarts": (
         lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096})),
