@@ -116,7 +116,7 @@ class PodRecord:
     launch_revision: str | None
     """Revision in the launch document that the pod carries."""
     live_revision: str | None
-    """Which live settings that document has."""
+    """Which live settings that document has; None also when the document itself was taken away."""
     store_size: str | None
     """Size of its store as the spec said it when the pod was made."""
     node: str | None
@@ -235,7 +235,7 @@ def pod_record(body: Mapping[str, Any]) -> PodRecord | None:
         labelled=numbers == said,
         pod_revision=annotations.get(names.ANNOTATION_POD_REVISION),
         launch_revision=annotations.get(names.ANNOTATION_REVISION) or _launch_revision(annotations),
-        live_revision=annotations.get(names.ANNOTATION_LIVE),
+        live_revision=annotations.get(names.ANNOTATION_LIVE) if names.ANNOTATION_LAUNCH in annotations else None,
         store_size=annotations.get(names.ANNOTATION_STORE_SIZE),
         node=spec.get("nodeName"),
         address=status.get("podIP"),

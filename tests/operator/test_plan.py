@@ -276,6 +276,7 @@ MARKS: dict[str, dict[str, dict[str, str | None]]] = {
     "no pod revision": {"annotations": {names.ANNOTATION_POD_REVISION: None}},
     "another pod revision": {"annotations": {names.ANNOTATION_POD_REVISION: "x"}},
     "no launch revision": {"annotations": {names.ANNOTATION_REVISION: None, names.ANNOTATION_LIVE: None}},
+    "no launch document": {"annotations": {names.ANNOTATION_LAUNCH: None}},
     "no size of the store": {"annotations": {names.ANNOTATION_STORE_SIZE: None}},
 }
 
@@ -581,6 +582,7 @@ TAKEN_AWAY = [
     names.ANNOTATION_POD_REVISION,
     names.ANNOTATION_REVISION,
     names.ANNOTATION_LIVE,
+    names.ANNOTATION_LAUNCH,
     names.ANNOTATION_STORE_SIZE,
     names.LABEL_ORDINAL,
     names.LABEL_ATTEMPT,
