@@ -3,7 +3,7 @@
 Only what happens makes an event, never what merely is: the same status again makes none.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,6 +20,8 @@ class Done(StrEnum):
 
     ENGINE_RESTART_ASKED = "EngineRestartAsked"
     LIVE_SETTINGS_SENT = "LiveSettingsSent"
+    OVERRIDE_BEGUN = "OverrideBegun"
+    OVERRIDE_ENDED = "OverrideEnded"
     POD_REPLACED = "PodReplaced"
     POD_ENDED = "PodEnded"
     REPLICA_REMOVED = "ReplicaRemoved"
@@ -28,6 +30,8 @@ class Done(StrEnum):
 MEANINGS: Mapping[Done, str] = {
     Done.ENGINE_RESTART_ASKED: "A pod got another launch document: the engine drains and restarts, the store is kept.",
     Done.LIVE_SETTINGS_SENT: "A pod got other live settings: its engine follows while it runs.",
+    Done.OVERRIDE_BEGUN: "Engines follow another value of a setting for a while (autonomy Act); the message says why.",
+    Done.OVERRIDE_ENDED: "Engines follow the spec's value of a setting again.",
     Done.POD_REPLACED: "A pod was deleted because the change needs another one; the store of the new one starts empty.",
     Done.POD_ENDED: "A pod that had ended, as after an eviction, was deleted when another had taken its place.",
     Done.REPLICA_REMOVED: "A pod was deleted because spec.replicas is smaller by now.",
@@ -64,6 +68,16 @@ class Event:
     """For so long the same reason is not told again about the same object."""
 
 
+def of_overrides(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
+    """One event for each setting that engines follow otherwise than in the status before."""
+    was, now = ({each["setting"]: each for each in status.get("overrides") or ()} for status in (before, after))
+    for setting, override in now.items():
+        if setting not in was:
+            yield Event(False, Done.OVERRIDE_BEGUN, f"spec.{setting}: {override['message']}")
+    for setting in was.keys() - now.keys():
+        yield Event(False, Done.OVERRIDE_ENDED, f"spec.{setting}: engines follow the spec again")
+
+
 def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[Event]:
     """One event for each reason that a condition took on between two lists of conditions and that a user should see."""
     was = {condition["type"]: condition for condition in before}
@@ -87,13 +101,16 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
 def presses(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether a status must follow the one before at once; the rest tells how a start goes on, and may wait a moment.
 
-    At once: another generation, a flip of ConfigValid or Ready, the end of Available, and whatever is worth a warning.
+    At once: another generation, a flip of ConfigValid or Ready, the end of Available, what Act does, and
+    whatever is worth a warning.
     """
     if before.get("observedGeneration") != after["observedGeneration"]:
         return True
     was, now = ({each["type"]: each["status"] for each in side.get("conditions") or ()} for side in (before, after))
     flipped = any(was.get(kind) != now[kind] for kind in (Type.CONFIG_VALID, Type.READY))
     if flipped or (was.get(Type.AVAILABLE), now[Type.AVAILABLE]) == ("True", "False"):
+        return True
+    if before.get("overrides") != after.get("overrides"):
         return True
     return any(event.warning for event in of_status(before.get("conditions") or (), after["conditions"]))
 

@@ -1,7 +1,7 @@
 """Where each K3Deployment stands, as metrics.
 
 They are read from the memory at each scrape, so a series ends with its object and none can be left behind. A deployment
-has a series for each condition that it has and one for each other metric here: 21 at most.
+has a series for each condition that it has and one for each other metric here: 22 at most.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +59,11 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             "Edits of the K3Deployment that its status does not speak of yet; 0 is good.",
             labels=_OBJECT,
         ),
+        GaugeMetricFamily(
+            "umbra_deployment_overrides",
+            "Settings that engines follow otherwise than the spec says (autonomy Act); status.overrides has them.",
+            labels=_OBJECT,
+        ),
         *(GaugeMetricFamily(name, meaning, labels=_OBJECT) for name, meaning, _, _ in _CACHE),
     )
 
@@ -75,7 +80,7 @@ class Fleet(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families with what is known now."""
-        condition, replicas, ready, unobserved, *cache = families = _families()
+        condition, replicas, ready, unobserved, overridden, *cache = families = _families()
         # One copy at once: the event loop adds and removes deployments meanwhile.
         for deployment in [*self._known()]:
             status = deployment.status
@@ -87,5 +92,6 @@ class Fleet(Collector):
             for family, (_, _, field, unit) in zip(cache, _CACHE, strict=True):
                 if (value := (status.get("cache") or {}).get(field)) is not None:
                     family.add_metric(deployment.key, unit * (len(value) if isinstance(value, list) else value))
+            overridden.add_metric(deployment.key, len(status.get("overrides") or ()))
             unobserved.add_metric(deployment.key, deployment.generation - status.get("observedGeneration", 0))
         yield from families

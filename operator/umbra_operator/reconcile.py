@@ -15,6 +15,7 @@ from umbra_operator.api.base import API_VERSION
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SECRETS, Cluster
 from umbra_operator.conditions import Reason
 from umbra_operator.observe import Memory
+from umbra_operator.overrides import Override, effective, look_again_seconds, overrides
 from umbra_operator.plan import (
     Action,
     Apply,
@@ -108,16 +109,18 @@ class Reconciler:
         Raises an UmbraError when the pass must be repeated.
         """
         await self._look_at_strangers(key)
-        observed = self._memory.observe(key)
-        if observed is None:
+        now = datetime.fromisoformat(self._now()).timestamp()
+        seen = self._observe(key, now)
+        if seen is None:
             self._told.pop(key, None)
             return None
-        decided = self._plan(observed)
+        observed, in_force = seen
+        decided = self._plan(observed, now)
         problems: list[errors.Refused | errors.SpecInvalid] = []
         if tried := decided.actions:
             problems = await self._apply_all(key, tried, observed)
-            observed = self._memory.observe(key) or observed
-            decided = self._plan(observed)
+            observed, in_force = self._observe(key, now) or seen
+            decided = self._plan(observed, now)
         decided = replace(decided, finding=_finding(problems) or decided.finding)
         if decided.ranks and decided.revision:
             alike = [pod.uid for pod in decided.owned if pod.pod_revision == decided.revision.pod]
@@ -128,11 +131,13 @@ class Reconciler:
             self._poller.agents(observed.pods),
             self._now(),
             self._poller.judge.assessment(key),
+            in_force,
         )
         due = await self._tell_status(observed, wanted)
         if refused := next((problem for problem in problems if isinstance(problem, errors.Refused)), None):
             raise refused
-        return min((each for each in (due, _again(tried, decided)) if each is not None), default=None)
+        waits = (due, _again(tried, decided), look_again_seconds(in_force, now))
+        return min((wait for wait in waits if wait is not None), default=None)
 
     async def _apply_all(
         self, key: Key, actions: Sequence[Action], observed: Observed
@@ -159,8 +164,19 @@ class Reconciler:
                 self._tell(observed.deployment, event)
         return problems
 
-    def _plan(self, observed: Observed) -> Plan:
-        now = datetime.fromisoformat(self._now()).timestamp()
+    def _observe(self, key: Key, now: float) -> tuple[Observed, tuple[Override, ...]] | None:
+        """What is known, with the spec that engines follow, and what in it is not the user's."""
+        observed = self._memory.observe(key)
+        if observed is None:
+            return None
+        if (spec := observed.deployment.spec) is None:
+            return observed, ()
+        deployment, assessment = observed.deployment, self._poller.judge.assessment(key)
+        in_force = overrides(spec, deployment.status, assessment, now)
+        followed = replace(deployment, spec=effective(spec, in_force))
+        return replace(observed, deployment=followed), in_force
+
+    def _plan(self, observed: Observed, now: float) -> Plan:
         return plan(observed, self._poller.agents(observed.pods), now)
 
     async def _look_at_strangers(self, key: Key) -> None:
@@ -303,5 +319,6 @@ class Reconciler:
         except errors.Missing:
             return
         self._memory.put_deployment(written)
-        for event in events.of_status(deployment.status.get("conditions") or (), wanted["conditions"]):
+        told = events.of_status(deployment.status.get("conditions") or (), wanted["conditions"])
+        for event in (*told, *events.of_overrides(deployment.status, wanted)):
             self._tell(deployment, event)

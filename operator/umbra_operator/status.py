@@ -8,6 +8,7 @@ from umbra_operator.advice import cache_status
 from umbra_operator.agents import Agents, EngineAgent
 from umbra_operator.conditions import Reason, Type, Verdict, merge
 from umbra_operator.judge import Assessment
+from umbra_operator.overrides import Override
 from umbra_operator.plan import Plan
 from umbra_operator.records import IMAGE_PROBLEMS, ContainerRecord, Observed, PodRecord
 from umbra_operator.render import names
@@ -20,7 +21,12 @@ _COMPLETED = "Completed"
 
 
 def status(
-    observed: Observed, plan: Plan, agents: Mapping[str, Agents], now: str, assessment: Assessment | None = None
+    observed: Observed,
+    plan: Plan,
+    agents: Mapping[str, Agents],
+    now: str,
+    assessment: Assessment | None = None,
+    in_force: Sequence[Override] = (),
 ) -> dict[str, Any]:
     """The whole status. ``agents`` is keyed by pod uid; ``now`` is an RFC 3339 time in UTC.
 
@@ -44,6 +50,8 @@ def status(
         out["cache"] = cache_status(deployment.spec, assessment)
     elif live and "cache" in deployment.status:
         out["cache"] = deployment.status["cache"]
+    if in_force:
+        out["overrides"] = [override.to_status() for override in in_force]
     if plan.revision:
         out["revision"] = plan.revision.launch
     return out

@@ -240,6 +240,7 @@ DEPLOYMENT_ELSEWHERE = {
     "rollout.cacheLoss": "tests/operator/test_plan.py::test_the_first_step_of_a_rollout",
     "rollout.acknowledgedChange": "tests/operator/test_flow.py::"
     "test_a_warm_cache_is_kept_until_its_loss_is_acknowledged",
+    "autonomy": "tests/operator/test_overrides.py::test_only_act_acts",
 }
 """Fields that show elsewhere than in what is rendered, and the test of what they do."""
 PROFILE: dict[str, Case] = {

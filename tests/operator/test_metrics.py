@@ -55,6 +55,7 @@ def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> No
         f"umbra_deployment_replicas{{{of}}} 2.0",
         f"umbra_deployment_ready_replicas{{{of}}} 1.0",
         f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
+        f"umbra_deployment_overrides{{{of}}} 0.0",
         f"umbra_deployment_hit_ratio{{{of}}} 0.85",
         f"umbra_deployment_store_retention_seconds{{{of}}} 1500.0",
         f"umbra_deployment_advice{{{of}}} 1.0",
@@ -79,4 +80,5 @@ def test_a_deployment_that_cannot_be_read_is_shown_all_the_same() -> None:
     assert shown(memory) == {
         f"umbra_deployment_ready_replicas{{{of}}} 0.0",
         f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
+        f"umbra_deployment_overrides{{{of}}} 0.0",
     }

@@ -5,6 +5,7 @@ import base64
 import itertools
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -327,8 +328,19 @@ async def test_an_object_that_is_gone_needs_nothing(door: KubeCluster, namespace
     assert await reconciler(door, Memory()).reconcile((namespace, "k3")) is None
 
 
+async def passed(passes: Reconciler, door: KubeCluster, memory: Memory, namespace: str) -> float | None:
+    """One pass that knows every pod as it is: others write to pods too, of which a watch would tell an operator."""
+    for _ in range(5):
+        try:
+            return await passes.reconcile((namespace, "k3"))
+        except errors.Conflict:
+            async for pod in door.list(PODS, namespace):
+                memory.put_pod(pod)
+    raise AssertionError("somebody writes to the pods again and again")
+
+
 async def test_a_pod_that_the_node_ends_goes_when_its_successor_is_there(door: KubeCluster, namespace: str) -> None:
-    key, memory = (namespace, "k3"), Memory()
+    memory = Memory()
     recovery = {"maxRestarts": 1}
     memory.put_deployment(await door.create(DEPLOYMENTS, deployment(namespace=namespace, recovery=recovery)))
     # A status may wait for its turn; here it never does.
@@ -336,7 +348,7 @@ async def test_a_pod_that_the_node_ends_goes_when_its_successor_is_there(door: K
         door, memory, Poller(memory.pods, lambda _: None), lambda *_: None, clock=itertools.count(0, 60).__next__
     )
     memory.put_profile(stored(profile(), "p1"))
-    await passes.reconcile(key)
+    await passed(passes, door, memory, namespace)
 
     async def ends(name: str) -> None:
         evicted = {
@@ -350,14 +362,40 @@ async def test_a_pod_that_the_node_ends_goes_when_its_successor_is_there(door: K
         memory.put_pod(await door._request("PATCH", PODS, namespace, name, "status", body=body, content_type=kind))
 
     await ends("k3-0-0")
-    assert await passes.reconcile(key) == 0.0, "the ended one is to go now"
+    assert await passed(passes, door, memory, namespace) == 0.0, "the ended one is to go now"
     status = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]
     assert [pod["name"] for pod in status["pods"]] == ["k3-0-1"]
-    await passes.reconcile(key)
+    await passed(passes, door, memory, namespace)
     (left,) = [pod async for pod in door.list(PODS, namespace)]
     assert left["metadata"]["name"] == "k3-0-1"
     memory.forget_pod(next(pod for pod in memory.pods() if pod.name == "k3-0-0"))
     await ends("k3-0-1")
-    assert await passes.reconcile(key) is None
+    assert await passed(passes, door, memory, namespace) is None
     conditions = (await door.get(DEPLOYMENTS, namespace, "k3"))["status"]["conditions"]
     assert "RecoveryStopped" in [condition["reason"] for condition in conditions]
+
+
+async def test_what_act_changed_reaches_the_pods_and_goes_when_the_user_says_advise(
+    door: KubeCluster, namespace: str
+) -> None:
+    memory = Memory()
+    body = deployment(namespace=namespace, autonomy="Act", cache__policy={"touch": {"mode": "Off"}})
+    made = await door.create(DEPLOYMENTS, body)
+    # As an operator left it that ended since: this one has measured nothing.
+    times = {"since": "2026-12-02T07:00:00Z", "expiresAt": "2126-12-02T07:00:00Z"}
+    override = {"setting": "cache.policy.touch.mode", "value": "Auto", "message": "it was told", **times}
+    made["status"] = {"overrides": [override]}
+    memory.put_deployment(made)
+    passes = reconciler(door, memory)
+
+    async def reconciled() -> tuple[str, Any]:
+        await passed(passes, door, memory, namespace)
+        pod, held = await door.get(PODS, namespace, "k3-0-0"), await door.get(DEPLOYMENTS, namespace, "k3")
+        live = json.loads(pod["metadata"]["annotations"][names.ANNOTATION_LAUNCH])["live"]
+        assert held["spec"]["cache"]["policy"] == {"touch": {"mode": "Off"}}, "the spec is the user's"
+        return live["touch"], held["status"].get("overrides")
+
+    assert await reconciled() == ("Auto", [override])
+    kind, advise = "application/merge-patch+json", {"spec": {"autonomy": "Advise"}}
+    memory.put_deployment(await door._request("PATCH", DEPLOYMENTS, namespace, "k3", body=advise, content_type=kind))
+    assert await reconciled() == ("Off", None)

@@ -13,6 +13,9 @@ from umbra_operator.render.resolve import Resolved
 _TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 
 
+LINKER_DEFAULTS = Settings()
+"""What a linker does where nobody chose anything."""
+
 UMBRA = "Umbra"
 """Who set a value that no field decides."""
 

@@ -58,6 +58,15 @@ class Checkpoints(StrEnum):
     PROMPT_END = "PromptEnd"
 
 
+class Autonomy(StrEnum):
+    """What the operator does about an engine or a store that is unwell."""
+
+    ADVISE = "Advise"
+    """It says so, and what would help."""
+    ACT = "Act"
+    """It also changes settings that running engines follow, one at a time and for a day at most."""
+
+
 class Switch(StrEnum):
     """On or off."""
 
@@ -607,6 +616,9 @@ class K3DeploymentSpec(Model):
     """A bound on restarts. Unset: there is none."""
     health: Health | None = None
     """Bounds on starting and stopping."""
+    autonomy: Annotated[Autonomy, Field(json_schema_extra=OPERATOR)] = Autonomy.ADVISE
+    """Advise says in conditions and status.cache what would help. Act also does the part of it that no engine restarts
+    for, and status.overrides says what and until when."""
 
 
 def object_rules() -> tuple[dict[str, Any], ...]:

@@ -65,6 +65,21 @@ class CacheStatus(Model):
     """What would help."""
 
 
+class OverrideStatus(Model):
+    """A field of the spec that engines follow in another value for a while, since autonomy is Act."""
+
+    setting: Annotated[str, Field(max_length=253)]
+    """Path of the field below spec."""
+    value: Annotated[str, Field(max_length=63)]
+    """What engines follow."""
+    message: Annotated[str, Field(max_length=1024)]
+    """Why, and what the spec says."""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When it began."""
+    expires_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When engines follow the spec again."""
+
+
 class K3DeploymentStatus(Model):
     """What is observed."""
 
@@ -82,5 +97,7 @@ class K3DeploymentStatus(Model):
     """Observations."""
     cache: CacheStatus | None = None
     """How well the caches do; unset until an engine was measured."""
+    overrides: Annotated[list[OverrideStatus], Field(max_length=8, json_schema_extra=list_map("setting"))] = []
+    """What Act changed; unset fields are as the spec says."""
     pods: Annotated[list[PodStatus], Field(max_length=64, json_schema_extra=list_map("name"))] = []
     """One entry for each pod."""
