@@ -6,11 +6,15 @@ import gzip
 import io
 import lzma
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from umbra_sim.errors import InputError
 
 _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+
+
+class DamagedError(Exception):
+    """A compressed file that cannot be unpacked."""
 
 
 def open_trace(path: Path) -> IO[bytes]:
@@ -38,4 +42,23 @@ def _zstd(path: Path) -> IO[bytes]:
         import zstandard  # noqa: PLC0415 - a trace in another form needs no such package
     except ImportError as error:
         raise InputError(f"{path} is zst: install the Python package zstandard, or give it as xz or gz") from error
-    return io.BufferedReader(zstandard.open(path, "rb"))
+    return io.BufferedReader(_Zstd(zstandard.open(path, "rb"), zstandard.ZstdError), 1 << 17)
+
+
+class _Zstd(io.RawIOBase):
+    """What is packed; damage is told in a way that does not need the package to be known."""
+
+    def __init__(self, source: IO[bytes], damage: type[Exception]) -> None:
+        self._source = source
+        self._damage = damage
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            content = self._source.read(len(buffer))
+        except self._damage as error:
+            raise DamagedError(str(error)) from error
+        buffer[: len(content)] = content
+        return len(content)

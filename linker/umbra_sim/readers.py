@@ -24,13 +24,13 @@ import numpy as np
 
 from umbra_linker.shape import PAGE_TOKENS
 from umbra_sim.errors import InputError
-from umbra_sim.files import open_trace
+from umbra_sim.files import DamagedError, open_trace
 from umbra_sim.recording import MAGIC, RecordingError, accesses, events
 from umbra_sim.trace import PageNumbers, Request, Session, Trace
 
 MOONCAKE_BLOCK = 512
 """Tokens a block in Mooncake's traces (FAST'25 release)."""
-_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, tarfile.ReadError)
+_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, tarfile.ReadError, DamagedError)
 
 
 class Format(StrEnum):
@@ -79,6 +79,10 @@ class _Bad(Exception):
     """One line or session that cannot be read; the message says why."""
 
 
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, _Bad)
+"""What a line or a session that is not as it must be ends with."""
+
+
 class _Reading:
     """What all readers do alike: count, report, skip."""
 
@@ -115,7 +119,7 @@ def _detect(path: Path) -> Format:
         raise InputError(f"{path} is empty")
     try:
         keys = json.loads(first).keys()
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         # A session that is spread over several lines.
         if first.startswith(b"{"):
             return Format.AGENTX
@@ -130,7 +134,7 @@ def _agentx(path: Path, reading: _Reading) -> Trace:
     for where, text in _session_texts(path):
         try:
             sessions.append(_session(json.loads(text)))
-        except (ValueError, KeyError, TypeError, AttributeError, _Bad) as error:
+        except _UNREADABLE as error:
             reading.bad(where, _explained(error))
         reading.one()
     return Trace(tuple(sessions), closed=True, skipped=reading.skipped)
@@ -240,7 +244,7 @@ def _open_loop(path: Path, lines: Lines, reading: _Reading, *, milliseconds: boo
             at = _seconds(item["timestamp"], "timestamp") / (1000 if milliseconds else 1)
             if request := _line_request(item, at, block, numbers):
                 requests.append(request)
-        except (ValueError, KeyError, TypeError, AttributeError, _Bad) as error:
+        except _UNREADABLE as error:
             reading.bad(f"{path} line {number}", _explained(error))
         reading.one()
     requests.sort(key=lambda request: request.at)
@@ -256,7 +260,7 @@ def _closed_loop(path: Path, lines: Lines, reading: _Reading) -> Trace:
             numbers, requests = sessions.setdefault(str(item["session"]), (PageNumbers(block // PAGE_TOKENS), []))
             if request := _line_request(item, 0.0, block, numbers):
                 requests.append(request)
-        except (ValueError, KeyError, TypeError, AttributeError, _Bad) as error:
+        except _UNREADABLE as error:
             reading.bad(f"{path} line {number}", _explained(error))
         reading.one()
     made = tuple(Session(name, tuple(requests), numbers.count) for name, (numbers, requests) in sessions.items())
@@ -303,6 +307,8 @@ def _explained(error: Exception) -> Exception:
         return _Bad(f"{error.args[0]} is missing")
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return _Bad(f"not JSON ({error})")
+    if isinstance(error, RecursionError):
+        return _Bad("objects stand in one another too deeply")
     if isinstance(error, TypeError | AttributeError):
         return _Bad("not a JSON object of the format")
     return error

@@ -11,7 +11,7 @@ from typing import Any
 
 from umbra_sim.errors import InputError
 from umbra_sim.policies import Policy
-from umbra_sim.replay import BUCKETS, length
+from umbra_sim.replay import BUCKETS, COLD_REQUESTS, length
 from umbra_sim.simulate import Setup, simulate
 from umbra_sim.trace import Trace
 
@@ -111,6 +111,11 @@ def sweep(
             results.append(figures)
             if progress:
                 progress(len(results), len(jobs))
+    if not any(sum(prompts) for *_, prompts, _ in results):
+        raise InputError(
+            f"no lane came to its request number {COLD_REQUESTS + 1} within the replayed time, and those before do not "
+            "count: try fewer --lanes, or a higher --decode-rate"
+        )
     made = (_cell(*cells[at], results[at * count : (at + 1) * count]) for at in range(len(cells)))
     return Sweep(tuple(made), tuple(policies), setup, trace.requests, trace.closed, length(trace, setup.load))
 

@@ -69,6 +69,17 @@ def test_compression_is_found_by_content(tmp_path: Path, pack: Callable[[bytes],
     assert prompts(read(path)) == [(512, list(range(8)))]
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
+def test_what_cannot_be_unpacked_is_damaged(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    lines = [{"timestamp": n, "input_length": 512, "output_length": 1, "hash_ids": [n * n * 7919]} for n in range(9999)]
+    packed = bytearray(pack("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    packed[len(packed) // 2 : len(packed) // 2 + 200] = b"\xff" * 200
+    path = tmp_path / "trace"
+    path.write_bytes(packed)
+    with pytest.raises(InputError, match=r"damaged|not JSON"):
+        read(path)
+
+
 GOOD = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [5]}
 
 
@@ -90,6 +101,12 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, bad: Any, says: str) -> 
         read(path)
     trace = read(path, skip_bad=True)
     assert (trace.requests, trace.skipped) == (2, 1)
+
+
+def test_objects_in_one_another_without_end_are_a_bad_line(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "deep.jsonl", ['{"requests": [' * 100_000 + "\n"])
+    with pytest.raises(InputError, match="too deeply"):
+        read(path)
 
 
 def test_an_empty_line_is_nothing(tmp_path: Path) -> None:

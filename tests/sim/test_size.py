@@ -79,6 +79,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(agents: Path, capsys: py
         (["--dcp", "2", "--dspark"], "a DSPARK draft runs with --dcp 1 only"),
         (["--tensor", "7"], "does not divide the model's 96 heads"),
         (["--lanes", "99999999", "--min-requests", "10"], "one engine has at most"),
+        (["--decode-rate", "1e-9", "--min-requests", "10", "--dram", "9Gi"], "no lane came to its request number 11"),
         (["--lanes", "0"], "not a whole number above 0"),
         (["--decode-rate", "nan"], "not a number above 0"),
     ],
