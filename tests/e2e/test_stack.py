@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,17 +88,27 @@ def test_an_engine_edit_restarts_the_engine_in_its_pod_and_keeps_the_cache(stack
 
 
 def test_a_drain_loses_no_request_that_runs_or_waits(stack: Stack, engine: Engine) -> None:
-    """Through the Service, with one request more than the engine runs at once."""
-    before, requests = stack.pods()[0], 5
+    """Through the Service, with one request more than the engine runs at once, until the drain has begun."""
+    before, requests, drains = stack.pods()[0], 5, threading.Event()
     engine.generate(prompt(64))
     # A drain's first 6 s are as any other; so that requests are left when the engine is told to end.
     long = min(1200, round(12 * 64 / engine.generate(prompt(64), 64).seconds))
+
+    def ask() -> list[int]:
+        lengths = []
+        while not drains.is_set():
+            lengths.append(len(engine.generate(prompt(64), long).tokens))
+        return lengths
+
     with ThreadPoolExecutor(requests) as pool:
-        answers = [pool.submit(engine.generate, prompt(64), long) for _ in range(requests)]
-        _patch(stack, {"restart": {"id": secrets.token_hex(4)}})
-        product.wait(lambda: _engine_agent(stack)["state"] == "draining", 60, lambda: "no drain began")
+        answers = [pool.submit(ask) for _ in range(requests)]
+        try:
+            _patch(stack, {"restart": {"id": secrets.token_hex(4)}})
+            product.wait(lambda: _engine_agent(stack)["state"] == "draining", 120, lambda: "no drain began")
+        finally:
+            drains.set()
         assert not any(answer.done() for answer in answers)
-        assert [len(answer.result().tokens) for answer in answers] == [long] * requests
+        assert {length for answer in answers for length in answer.result()} == {long}
     product.wait_ready(stack, QUIET)
     assert _engine_agent(stack)["lastExit"]["reason"] == "Stopped"
     pod = stack.pods()[0]
