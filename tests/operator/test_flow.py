@@ -622,7 +622,7 @@ def test_children_deleted_or_edited_by_hand_come_back_with_the_next_resync(
     serving: Stack, operators: Operators
 ) -> None:
     operators.restart(UMBRA_RESYNC_SECONDS="10")
-    time.sleep(3)
+    eventually(lambda: operators.running.answers("/readyz") == 200, "the operator has listed everything")
     services = f"/api/v1/namespaces/{serving.namespace}/services/k3"
     policies = f"{CHILDREN['NetworkPolicy'].path(serving.namespace)}/k3"
     serving.api("DELETE", services)
