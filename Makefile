@@ -107,6 +107,10 @@ images: python ## Writes the operator and kit images into dist/ and prints NAME@
 bench-operator: $(VENV)/done ## Measures the operator with OBJECTS K3Deployments; writes build/bench/operator.json
 	@$(BIN)/python -m operatorbench --objects $(OBJECTS)
 
+.PHONY: bench-poll
+bench-poll: $(VENV)/done ## Measures what asking and judging 100 engines costs the operator; writes build/bench/poll.json
+	@$(BIN)/python -m pollbench
+
 .PHONY: bench-operator-page
 bench-operator-page: $(VENV)/done ## Writes the last figures into docs/explanation/operator-performance.md
 	@$(BIN)/python -m operatorbench --page

@@ -227,11 +227,12 @@ def writes_to_ready(control_plane: ControlPlane, folder: Path) -> float:
 
 
 def _decide(memory: Memory, key: Key) -> float:
+    now = time.time()
     began = time.thread_time()
     observed = memory.observe(key)
     assert observed
-    plan(observed, {})
-    status(observed, plan(observed, {}), {}, utc_now())
+    plan(observed, {}, now)
+    status(observed, plan(observed, {}, now), {}, utc_now())
     return time.thread_time() - began
 
 
