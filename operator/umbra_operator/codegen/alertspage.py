@@ -52,9 +52,9 @@ for what the PodMonitors of chart and operator scrape, with the labels that the 
 [every metric](metrics.md).
 
 Umbra acts on few of these by itself: an engine that ended is started again, a store that leaves a load unanswered is
-ended, and lookups do not ask a store that answers late. No alert restarts an engine that serves. With `autonomy: Act` the
-operator changes cache settings for a day where [its own rules](../explanation/health.md#autonomy) tell; the pages say
-which.
+ended, and lookups do not ask a store that answers late. No alert restarts an engine that serves. With `autonomy: Act`
+the operator changes cache settings for a day where [its own rules](../explanation/health.md#autonomy) tell; the pages
+say which.
 """
 
 _RECORDED = """
