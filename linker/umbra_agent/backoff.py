@@ -50,9 +50,18 @@ class Backoff:
         self._failed_revision: str | None = None
         self._retry_at = 0.0
 
-    def waits(self, revision: str) -> bool:
-        """Whether it is too early to start `revision`, or too late."""
-        return revision == self._failed_revision and (self.stopped or time.monotonic() < self._retry_at)
+    def waits(self, revision: str, allowed: Budget | None) -> bool:
+        """Whether it is too early to start `revision`, or too late by the budget that it has now."""
+        if revision != self._failed_revision:
+            return False
+        self.stopped = self.stopped and self._spent(allowed)
+        return self.stopped or time.monotonic() < self._retry_at
+
+    def _spent(self, allowed: Budget | None) -> bool:
+        """Whether the exits up to the last one are more than allowed: that time passes brings none back."""
+        if allowed is None or not self._exits:
+            return False
+        return sum(self._exits[-1] - ended <= allowed.seconds for ended in self._exits) > allowed.restarts
 
     def starting(self, revision: str) -> StartReason:
         """Count a start and say what made it necessary."""
@@ -77,9 +86,7 @@ class Backoff:
         wait = backoff_seconds(self.failures)
         now = time.monotonic()
         self._exits.append(now)
-        if allowed is not None:
-            recent = sum(now - ended <= allowed.seconds for ended in self._exits)
-            self.stopped = recent > allowed.restarts
+        self.stopped = self._spent(allowed)
         self._retry_at = now + wait
         self._failed_revision = revision
         return wait

@@ -186,7 +186,7 @@ class Supervisor:
             self._problem = obstacle
             return
         target = self._revisions.target
-        if target is None or self._backoff.waits(target.revision) or self._upgrade_pending():
+        if target is None or self._backoff.waits(target.revision, budget(target.live)) or self._upgrade_pending():
             return
         held = self._gpu_memory.obstacle()
         if held is None:

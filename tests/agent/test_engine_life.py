@@ -209,5 +209,8 @@ def test_an_engine_that_used_up_its_restarts_stays_down_until_another_revision(
     broken.unlink()
     time.sleep(2.5)  # longer than the wait before a second restart would be
     assert (engine_agent.status()["state"], engine_agent.status()["restarts"]) == ("failed", 1)
+    more = {"recovery": {"maxRestarts": 5, "windowSeconds": 600}}
+    engine_agent.write(engine_agent.launch("a", "--exit-if", str(broken), live=more))
+    engine_agent.status_when(lambda status: status["ready"], "a larger bound lets the same revision go on")
     engine_agent.serve("b", "--exit-if", str(broken), live=live)
     assert engine_agent.status()["recoveryStopped"] is False
