@@ -55,6 +55,7 @@ MOONCAKE: Mapping[str, Sequence[float]] = {
     "kv-once": (16.2, 20.5, 33.6, 49.3, 60.8, 63.3),
     "kv-once+touch": (16.2, 20.5, 34.5, 49.4, 60.9, 63.3),
     "prompt-end": (20.6, 30.7, 42.0, 49.8, 53.2, 53.2),
+    "adaptive": (20.5, 31.0, 42.1, 50.6, 55.8, 59.1),
 }
 PUBLISHED = (
     ("580 GiB, SGLang's own linker", "stock", 580, "82.4"),
