@@ -61,6 +61,13 @@ def test_live_settings_come_into_force_in_the_same_step_on_every_rank(
     assert (first["checkpoints before"], first["checkpoints after"]) == (1, 3)
 
 
+def test_what_was_stored_stays_when_the_policy_changes_to_one_that_stores_less(
+    rank_lab: RankLab, store: Store, tmp_path: Path
+) -> None:
+    (found,) = rank_lab.run("policies.switched_to_fewer", address=store.address, folder=str(tmp_path))
+    assert found == [[2, 4, 6, 8, 9, 11], [0, 0, 0, 0, 9, 9]]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("touch", "rewrite", "while_filling", "found"),

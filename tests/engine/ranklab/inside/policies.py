@@ -120,6 +120,34 @@ def switched(rank: Rank, address: str, folder: str) -> dict[str, Any]:
     }
 
 
+def switched_to_fewer(rank: Rank, address: str, folder: str) -> list[list[int]]:
+    """Serve a prompt of nine pages and an answer of two under All, and another under PromptEnd, which is live by then.
+
+    Returns:
+        For each of both, how much of its first 2, 4, 6, 8, 9 and 11 pages can be restored afterwards.
+    """
+    file = Path(folder, "live.json")
+    player, _ = seated(rank, address, {"checkpoints": "All", "liveFile": str(file)})
+    serve(player, 1, prompt=9, answer=2)
+    file.write_text(json.dumps({"revision": "0" * 12, "live": {"checkpoints": "PromptEnd"}}))
+    end = time.monotonic() + 20
+    while player.linker.settings.checkpoints != "PromptEnd":
+        assert time.monotonic() < end
+        player.step()
+        time.sleep(0.05)
+    serve(player, 2, prompt=9, answer=2)
+    player.settle()
+    player.forget()
+    found: list[list[int]] = []
+    for number in (1, 2):
+        found.append([])
+        for pages in (2, 4, 6, 8, 9, 11):
+            request = player.match([number * 100_000 + token for token in range(pages * player.page)])
+            found[-1].append(request.loaded // player.page)
+            player.abort(request)
+    return found
+
+
 def in_use(rank: Rank, address: str, touch: str, rewrite: str, while_filling: bool, ways: int = 1) -> dict[str, Any]:
     """Use a prompt on the device while others, or before others, fill the store; return what the store has of it.
 
