@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,10 @@ def commands() -> list[str]:
     return sorted({line for block in blocks for line in block.splitlines()})
 
 
-def test_each_command_is_answered(stack: Stack) -> None:
+def test_each_command_is_answered(stack: Stack, tmp_path: Path) -> None:
     pod = stack.pods()[0]["metadata"]["name"]
     env = {
+        "HOME": str(tmp_path),  # for kubectl's cache
         "KUBECONFIG": str(stack.cluster.kubeconfig),
         "PATH": f"{stack.cluster.kubectl_path.parent}:/usr/bin:/bin",
     }
