@@ -169,6 +169,7 @@ def point(store: StoreAgent, version: str) -> None:
 
 def test_the_store_agent_follows_the_current_kit_and_keeps_server_and_epoch(store: StoreAgent) -> None:
     store.wait_ready()
+    wait_for(lambda: store.status()["evictions"]["keys"] == 10, "the server's next line is read, too", 5)
     before, pid, agent_pid = store.status(), store.child_pid(), store.process.pid
     for version in ("0.2.0", "0.3.0"):
         add_kit(store.kit_root, version)

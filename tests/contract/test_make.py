@@ -11,7 +11,7 @@ from product import ROOT
 _TOOLS = ("images/*", "tests/cluster", "tests/cluster/localcluster", "tests/engine/cpuengine", "tests/lib")
 _READ = re.compile(r"environ(?:\.get\(|\[)\"([A-Z_]+)\"")
 # Every program's own.
-_COMMON = {"HOME", "PATH", "XDG_CACHE_HOME"}
+_COMMON = {"HOME", "NO_PROXY", "PATH", "XDG_CACHE_HOME"}
 
 
 def _make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

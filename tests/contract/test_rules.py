@@ -282,6 +282,7 @@ def test_defaults_are_stored_and_say_nothing_that_a_profile_may_say(crds: Contro
     assert stored == {
         **DEPLOYMENT_SPEC,
         "role": "Unified",
+        "autonomy": "Advise",
         "rollout": rollout,
         "cache": cache,
         "toolchain": {"treeCore": "Auto"},
