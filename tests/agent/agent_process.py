@@ -119,10 +119,10 @@ class AgentProcess:
         return int(ports[-1])
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """GET from the agent, once more when an exec closed a connection that it had just taken."""
+        """GET from the agent, once more when an exec closed a connection that it had just taken, or half answered."""
         try:
             return self._get(path)
-        except (ConnectionResetError, http.client.RemoteDisconnected):
+        except (ConnectionResetError, http.client.RemoteDisconnected, http.client.IncompleteRead):
             return self._get(path)
 
     def _get(self, path: str) -> tuple[int, bytes]:

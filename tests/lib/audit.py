@@ -45,7 +45,7 @@ class Audit:
                 decided, about = event.get("annotations", {}), event.get("objectRef", {})
                 if decided.get("authorization.k8s.io/decision") == "forbid":
                     denied.append(f"{event['verb']} {event['requestURI']}")
-                elif 'Binding "umbra-operator' in decided.get("authorization.k8s.io/reason", ""):
+                elif 'Role "umbra-operator' in decided.get("authorization.k8s.io/reason", ""):
                     used.add(_right(event["verb"], about))
         return used, denied
 

@@ -97,7 +97,7 @@ def test_more_requests_than_run_at_once_are_told(tmp_path: Path, capsys: pytest.
         ("{}", "", "kvCacheDtype fp8_e4m3 halves KV"),
         ("{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75}", "", "decodeContext divides KV"),
         (
-            "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 68}",
+            "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 68, extraArgs: [--attention-backend, aiter]}",
             "\n  parallelism: {decodeContext: 8}",
             "lower spec.engine.contextLength",
         ),
