@@ -6,8 +6,7 @@ usage: recency_client.py ADDRESS, of a store of 64 MiB
 import json
 import sys
 
-import mori.umbp as umbp
-from mori.cpp import UMBPClient
+from store_connection import connect
 
 SIZE = 1 << 20
 MEMBERS = 4
@@ -18,13 +17,7 @@ OTHERS_BEFORE, OTHERS_AFTER = 30, 10
 
 def main() -> None:
     """Put the groups, the others, use the groups, put more others."""
-    process = umbp.UMBPStandaloneProcessConfig()
-    process.address, process.auto_start, process.startup_timeout_ms = sys.argv[1], False, 5000
-    config = umbp.UMBPConfig()
-    config.standalone_process = process
-    client = UMBPClient(config)
-    buffer = umbp.UMBPHostMemAllocator().alloc(2 * SIZE, umbp.UMBPHostBufferBacking.AnonymousShm)
-    client.register_memory(buffer.ptr, buffer.mapped_size)
+    client, buffer, _ = connect(sys.argv[1], 2 * SIZE)
     groups = {use: [f"{use} {number}" for number in range(MEMBERS)] for use in USES}
     keys = [key for group in groups.values() for key in group]
     for key in [*keys, *(f"before {number}" for number in range(OTHERS_BEFORE))]:

@@ -9,21 +9,14 @@ import os
 import random
 import sys
 
-import mori.umbp as umbp
-from mori.cpp import UMBPClient
+from store_connection import connect
 
 SIZE = 1 << 20
 
 
 def main() -> None:
     """Register a shared buffer, put a random object, get it back elsewhere in the buffer and compare."""
-    process = umbp.UMBPStandaloneProcessConfig()
-    process.address, process.auto_start, process.startup_timeout_ms = sys.argv[1], False, 5000
-    config = umbp.UMBPConfig()
-    config.standalone_process = process
-    client = UMBPClient(config)
-    buffer = umbp.UMBPHostMemAllocator().alloc(4 * SIZE, umbp.UMBPHostBufferBacking.AnonymousShm)
-    registered = client.register_memory(buffer.ptr, buffer.mapped_size)
+    client, buffer, registered = connect(sys.argv[1], 4 * SIZE)
     written = random.Random(1).randbytes(SIZE)
     ctypes.memmove(buffer.ptr, written, SIZE)
     put = client.put_from_ptr("page", buffer.ptr, SIZE)
