@@ -40,8 +40,8 @@ BEGIN, END = "<!-- make bench-policy-page writes this table -->", "<!-- until he
 def written(trace: Trace, sizes: tuple[int, ...] = SIZES, seeds: int = SEEDS) -> list[Figure]:
     """Bytes written for each prompt token, and prompt tokens restored in percent; beside ``All``."""
     policies = (ALL, ADAPTIVE, PROMPT_END)
-    cells = sweep(trace, policies, [gib * GIB for gib in sizes], WINDOW_SETUP, seeds)
-    rows = {(cell.row.policy, cell.row.dram_bytes // GIB): cell.row for cell in cells}
+    swept = sweep(trace, policies, [gib * GIB for gib in sizes], WINDOW_SETUP, seeds)
+    rows = {(row.policy, row.dram_bytes // GIB): row for row in swept.rows}
     figures = []
     for gib in sizes:
         peer = rows[ALL.name, gib]
