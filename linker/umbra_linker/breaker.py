@@ -8,10 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-FIRST_PAUSE_SECONDS = 1.0
-"""Between a late answer and the first look whether the store is back."""
-LAST_PAUSE_SECONDS = 30.0
-"""The pause doubles with each trial that is late again, up to this."""
+from .pauses import Pauses
 
 
 class Breaker:
@@ -19,9 +16,7 @@ class Breaker:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start closed; ``clock`` gives monotonic seconds."""
-        self._clock = clock
-        self._late_in_a_row = 0
-        self._look_at = 0.0
+        self._pauses = Pauses(clock)
         self._open = False
 
     @property
@@ -31,18 +26,16 @@ class Breaker:
 
     def late(self) -> None:
         """The store did not answer in time."""
-        pause = min(FIRST_PAUSE_SECONDS * 2**self._late_in_a_row, LAST_PAUSE_SECONDS)
-        self._late_in_a_row = min(self._late_in_a_row + 1, 16)
-        self._look_at = self._clock() + pause
+        self._pauses.begin()
         self._open = True
 
     def answered(self) -> None:
         """The store answered a lookup in time."""
-        self._late_in_a_row = 0
+        self._pauses.start_anew()
 
     def due(self) -> bool:
         """Return whether it is time to look if the store is back."""
-        return self._open and self._clock() >= self._look_at
+        return self._open and self._pauses.over
 
     def mend(self) -> None:
         """The store gave a sign of life: the next lookup may ask it."""

@@ -13,11 +13,13 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from .pauses import Pauses
 from .probe import alive, connect
 
 logger = logging.getLogger(__name__)
@@ -54,15 +56,25 @@ def epoch_at(address: str, seconds: float = PROBE_SECONDS) -> Epoch | None:
 class StoreWatch:
     """Connects anew when another process serves the store, and can end the present one. For one thread."""
 
-    def __init__(self, address: str, epoch: Epoch | None, connect_anew: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        address: str,
+        epoch: Epoch | None,
+        connect_anew: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin with the life of the store that the present client was made for.
 
-        ``connect_anew`` makes a client for what listens now and returns the old one; it raises when it cannot.
+        ``connect_anew`` makes a client for what listens now and returns the old one; it raises when it cannot. Each
+        trial may cost a client that is given up, so one life of the store is tried after growing pauses.
         """
         self._address = address
         self._epoch = epoch
         self._connect_anew = connect_anew
         self._retired: list[tuple[int, object]] = []
+        self._clock = clock
+        self._tried: Epoch | None = None
+        self._pauses = Pauses(clock)
 
     @property
     def created_seconds(self) -> float:
@@ -73,12 +85,15 @@ class StoreWatch:
         """Return whether a new connection was made."""
         self._drop_retired()
         epoch = epoch_at(self._address)
+        if epoch is None or epoch == self._epoch or not self._may_try(epoch):
+            return False
         # The client's constructor stops every Python thread for as long as the store says nothing: it must speak first.
-        if epoch is None or epoch == self._epoch or not alive(self._address, PROBE_SECONDS):
+        if not alive(self._address, PROBE_SECONDS):
             return False
         try:
             old = self._connect_anew()
         except Exception:
+            self._pauses.begin()
             logger.exception("the store at %s cannot be connected to yet; trying again", self._address)
             return False
         # Dropping a client waits for its store, also when that is frozen: it is kept until its process is gone.
@@ -118,6 +133,12 @@ class StoreWatch:
             return False
         finally:
             os.close(process)
+
+    def _may_try(self, epoch: Epoch) -> bool:
+        if epoch != self._tried:
+            # Another life of the store may take what the last one refused.
+            self._tried, self._pauses = epoch, Pauses(self._clock)
+        return self._pauses.over
 
     def _drop_retired(self) -> None:
         self._retired = [(pid, client) for pid, client in self._retired if not _gone(pid)]

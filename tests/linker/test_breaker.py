@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from umbra_linker.breaker import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, Breaker
+from umbra_linker.breaker import Breaker
+from umbra_linker.pauses import FIRST_SECONDS, LAST_SECONDS
 
 
 class Clock:
@@ -18,7 +19,7 @@ def pause(breaker: Breaker, clock: Clock) -> float:
     begin = clock.now
     while not breaker.due():
         clock.now += 0.5
-        assert clock.now < begin + 2 * LAST_PAUSE_SECONDS
+        assert clock.now < begin + 2 * LAST_SECONDS
     return clock.now - begin
 
 
@@ -30,7 +31,7 @@ def test_it_opens_with_the_first_late_answer_and_closes_only_when_mended() -> No
     breaker.late()
     assert breaker.open
     assert not breaker.due()
-    assert pause(breaker, clock) == FIRST_PAUSE_SECONDS
+    assert pause(breaker, clock) == FIRST_SECONDS
     assert breaker.open
     breaker.mend()
     assert not breaker.open
@@ -45,7 +46,7 @@ def test_pauses_double_while_trials_are_late_and_begin_anew_after_an_answer() ->
         breaker.late()
         pauses.append(pause(breaker, clock))
         breaker.mend()
-    assert pauses == [1, 2, 4, 8, 16, LAST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, LAST_PAUSE_SECONDS]
+    assert pauses == [1, 2, 4, 8, 16, LAST_SECONDS, LAST_SECONDS, LAST_SECONDS]
     breaker.answered()
     breaker.late()
-    assert pause(breaker, clock) == FIRST_PAUSE_SECONDS
+    assert pause(breaker, clock) == FIRST_SECONDS

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from umbra_linker.connection import Epoch, StoreWatch, epoch_at
+from umbra_linker.pauses import FIRST_SECONDS
 
 SERVER = """
 import socket, sys
@@ -110,14 +111,34 @@ def test_a_store_that_does_not_speak_yet_or_refuses_is_tried_again(
         if answer:
             raise answer
 
-    watch = StoreWatch(address, Epoch(1, 1), connect_anew)
+    now = 100.0
+    watch = StoreWatch(address, Epoch(1, 1), connect_anew, clock=lambda: now)
     with serving(path, mute=True):
         assert not watch.look(), "its client would stop every thread"
     assert "cannot be connected" not in caplog.text
     with serving(path):
         assert not watch.look()
         assert "cannot be connected to yet; trying again" in caplog.text
+        now += FIRST_SECONDS
         assert watch.look()
+
+
+def test_a_store_that_goes_on_refusing_is_tried_after_growing_pauses_and_its_successor_at_once(path: Path) -> None:
+    address, tried, now = f"unix://{path}", [], 0.0
+
+    def connect_anew() -> None:
+        tried.append(now)
+        raise RuntimeError("fd handoff failed")
+
+    watch = StoreWatch(address, Epoch(1, 1), connect_anew, clock=lambda: now)
+    with serving(path):
+        while now < 100:
+            watch.look()
+            now += 1
+        assert tried == [0, 1, 3, 7, 15, 31, 61, 91]
+    with serving(path):
+        watch.look()
+        assert tried[-1] == now
 
 
 def test_a_frozen_store_can_be_killed_and_is_gone_afterwards(path: Path) -> None:
