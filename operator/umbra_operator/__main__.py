@@ -11,7 +11,6 @@ from typing import Any
 
 import kopf
 from kopf._cogs.structs.references import Insights
-from prometheus_client import REGISTRY
 
 from umbra_operator import __version__, errors, handlers, health, logs, metrics, watches
 from umbra_operator.cluster import KubeCluster
@@ -38,7 +37,7 @@ SCHEMA_SECONDS = 15.0
 class Operator:
     """What the leader does, until it ends."""
 
-    def __init__(self, settings: Settings, cluster: KubeCluster, signs: health.Health) -> None:
+    def __init__(self, settings: Settings, cluster: KubeCluster, signs: health.Health, fleet: Fleet) -> None:
         self._settings = settings
         self._health = signs
         self._cluster = cluster
@@ -50,7 +49,7 @@ class Operator:
         self._reconciler = Reconciler(cluster, self._memory, self._poller, self._recorder.tell)
         self._synced, self._soon = asyncio.Event(), asyncio.Event()
         self._insights = Insights()
-        REGISTRY.register(Fleet(self._memory.deployments.values))
+        fleet.known = self._memory.deployments.values
 
     def parts(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, Any]]:
         """What runs at the same time, each part for ever."""
@@ -190,7 +189,7 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Any]) -> bool:
     return stopping not in done
 
 
-async def run(settings: Settings, signs: health.Health) -> None:
+async def run(settings: Settings, signs: health.Health, fleet: Fleet) -> None:
     """Runs the operator until SIGTERM or SIGINT: waits for the lease, leads, and gives it back."""
     stop = asyncio.Event()
     _end_on_signals(stop)
@@ -198,25 +197,30 @@ async def run(settings: Settings, signs: health.Health) -> None:
     logger.info("umbra-operator %s serves %s", __version__, serves)
     if settings.operator_namespace is None:
         logger.info("UMBRA_OPERATOR_NAMESPACE is not set: no lease, so run no second operator")
-        await _lead(settings, signs, stop, await KubeCluster.connect())
+        await _lead(settings, signs, fleet, stop, await KubeCluster.connect())
         return
     door = await KubeCluster.connect(lambda: ATTEMPT_SECONDS)
     election = Election(door, settings.operator_namespace, settings.lease_name)
     try:
         if await _until(stop, election.acquire(signs.looked)):
             cluster = await KubeCluster.connect(election.patience)
-            await _lead(settings, signs, stop, cluster, _hold(election))
+            await _lead(settings, signs, fleet, stop, cluster, _hold(election))
     finally:
         await election.release()
         await door.close()
 
 
 async def _lead(
-    settings: Settings, signs: health.Health, stop: asyncio.Event, cluster: KubeCluster, *more: Coroutine[Any, Any, Any]
+    settings: Settings,
+    signs: health.Health,
+    fleet: Fleet,
+    stop: asyncio.Event,
+    cluster: KubeCluster,
+    *more: Coroutine[Any, Any, Any],
 ) -> None:
     signs.leads()
     try:
-        await _until(stop, *more, *Operator(settings, cluster, signs).parts(stop))
+        await _until(stop, *more, *Operator(settings, cluster, signs, fleet).parts(stop))
     finally:
         await cluster.close()
 
@@ -241,11 +245,11 @@ def main() -> int:
     handler.setFormatter(logs.JsonLines())
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     handlers.quiet_kopf()
-    signs = health.Health(settings.resync_seconds)
+    signs, fleet = health.Health(settings.resync_seconds), Fleet()
     if settings.metrics_port:
-        health.serve(signs, settings.bind, settings.metrics_port)
+        health.serve(signs, fleet, settings.bind, settings.metrics_port)
     try:
-        asyncio.run(run(settings, signs))
+        asyncio.run(run(settings, signs, fleet))
     except errors.ClusterUnavailable as error:
         logger.error("%s", error)
         return 1

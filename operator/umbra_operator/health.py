@@ -1,14 +1,18 @@
 """Whether the process lives and is ready, and the HTTP port that says so and has the metrics."""
 
+import gzip
 import time
+from collections.abc import Mapping
 from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from umbra_operator import metrics
+from umbra_operator.fleet import Fleet
 
 STALE_RESYNCS = 3
 """A leader counts as dead after this many resyncs in a row did not happen."""
@@ -63,14 +67,15 @@ class _Handler(WSGIRequestHandler):
         """Scrapes are not news."""
 
 
-def serve(health: Health, bind: str, port: int) -> WSGIServer:
+def serve(health: Health, fleet: Fleet, bind: str, port: int) -> WSGIServer:
     """``/metrics``, ``/healthz`` and ``/readyz``, beside the event loop. Raises OSError when the port is taken."""
-    exposition = make_wsgi_app()
 
-    def app(environ: dict[str, Any], start_response: Any) -> Any:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         path = environ["PATH_INFO"]
         if path not in ("/healthz", "/readyz"):
-            return exposition(environ, start_response)
+            headers, body = _exposition(fleet, environ)
+            start_response("200 OK", headers)
+            return [body]
         good = health.live() and (path == "/healthz" or health.ready)
         start_response("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [f"{health.sentence()}\n".encode()]
@@ -78,3 +83,12 @@ def serve(health: Health, bind: str, port: int) -> WSGIServer:
     server = make_server(bind, port, app, server_class=_Server, handler_class=_Handler)
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
+
+
+def _exposition(fleet: Fleet, environ: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bytes]:
+    """Headers and body. The fleet stands first, since one of the two formats has a line that ends it."""
+    encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    headers, body = [("Content-Type", content_type)], fleet.text().encode() + encode(REGISTRY)
+    if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
+        headers, body = [*headers, ("Content-Encoding", "gzip")], gzip.compress(body, 1)
+    return headers, body

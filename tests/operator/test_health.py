@@ -1,5 +1,6 @@
 """Liveness, readiness and the port that tells them."""
 
+import gzip
 import socket
 import time
 import urllib.error
@@ -8,7 +9,10 @@ from collections.abc import Iterator
 from wsgiref.simple_server import WSGIServer
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
+from umbra_operator.fleet import Fleet
 from umbra_operator.health import STALE_LOOK_SECONDS, Health, serve
 
 
@@ -19,7 +23,7 @@ def health() -> Health:
 
 @pytest.fixture
 def server(health: Health) -> Iterator[WSGIServer]:
-    server = serve(health, "127.0.0.1", 0)
+    server = serve(health, Fleet(), "127.0.0.1", 0)
     yield server
     server.shutdown()
     server.server_close()
@@ -43,6 +47,20 @@ def test_a_silent_client_keeps_nobody_waiting(server: WSGIServer) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port)):
         assert ask(server, "/healthz") == 200
         assert ask(server, "/metrics") == 200
+
+
+def test_the_metrics_of_both_formats_can_be_read(server: WSGIServer) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/metrics"
+    formats = {
+        "text/plain;version=0.0.4": text_string_to_metric_families,
+        "application/openmetrics-text;version=1.0.0": openmetrics,
+    }
+    for accept, parse in formats.items():
+        asked = urllib.request.Request(url, headers={"Accept": accept, "Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(asked, timeout=3) as response:
+            text = gzip.decompress(response.read()).decode()
+        names = {family.name for family in parse(text)}
+        assert {"umbra_deployment_replicas", "umbra_operator_last_resync_timestamp_seconds"} <= names
 
 
 def test_who_waits_for_the_lease_is_ready_while_it_can_be_read(health: Health, server: WSGIServer) -> None:

@@ -1,8 +1,13 @@
 """The reference page of metrics against what a process really shows, and the metrics about K3Deployments."""
 
+import json
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from builders import NAME, NAMESPACE, deployment, stored
 from product import ROOT
@@ -28,9 +33,13 @@ def test_the_page_names_every_series_of_the_operator_with_its_labels() -> None:
 
 
 def shown(memory: Memory) -> set[str]:
-    registry = CollectorRegistry()
-    registry.register(Fleet(memory.deployments.values))
-    return {line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")}
+    """The series, with their labels in the order of the alphabet."""
+    families = text_string_to_metric_families(Fleet(memory.deployments.values).text())
+    return {line(sample.name, sample.labels, sample.value) for family in families for sample in family.samples}
+
+
+def line(name: str, labels: Mapping[str, str], value: float) -> str:
+    return f"{name}{{{','.join(f'{label}={json.dumps(word)}' for label, word in sorted(labels.items()))}}} {value}"
 
 
 def test_a_deployment_has_one_series_for_each_condition_until_it_is_gone() -> None:
@@ -82,3 +91,35 @@ def test_a_deployment_that_cannot_be_read_is_shown_all_the_same() -> None:
         f"umbra_deployment_unobserved_generations{{{of}}} 1.0",
         f"umbra_deployment_overrides{{{of}}} 0.0",
     }
+
+
+class Looked(Mapping[str, Any]):
+    """A status that counts how often somebody looks into it."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields, self.looks = fields, 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.looks += 1
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+def test_a_scrape_reads_only_what_changed_since_the_last() -> None:
+    memory = Memory()
+    memory.put_deployment(stored(deployment(), "d1"))
+    (record,) = memory.deployments.values()
+    first, then = Looked({"readyReplicas": 1}), Looked({"readyReplicas": 2})
+    known = [replace(record, status=first)]
+    exposition = Fleet(lambda: known)
+    text, looks = exposition.text(), first.looks
+    assert exposition.text() == text and first.looks == looks > 0
+    known[:] = [replace(record, status=then)]
+    ready = f'umbra_deployment_ready_replicas{{namespace="{NAMESPACE}",name="{NAME}"}} '
+    assert f"{ready}1.0" in text
+    assert f"{ready}2.0" in exposition.text()

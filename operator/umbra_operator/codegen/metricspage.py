@@ -8,7 +8,7 @@ from umbra_agent import metrics as agent
 from umbra_linker.metrics import METRICS
 from umbra_operator import metrics as operator
 from umbra_operator.codegen.reference import NOTE
-from umbra_operator.fleet import Fleet
+from umbra_operator.fleet import FAMILIES
 
 _UNITS = ("seconds", "bytes")
 
@@ -52,8 +52,8 @@ def operator_rows() -> Iterator[Row]:
 
 
 def _fleet_rows() -> Iterator[Row]:
-    for family in Fleet().describe():
-        yield family.name, family.type, "", family._labelnames, family.documentation
+    for family in FAMILIES:
+        yield family.name, "gauge", "", family.labels, family.meaning
 
 
 def _table(rows: Iterable[Row]) -> Iterator[str]:
