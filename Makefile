@@ -9,7 +9,7 @@ CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umb
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
 endif
-VENV := $(CACHE)/venv/$(shell ($(PYTHON) -VV; cat requirements/dev.txt) 2>&1 | sha256sum | cut -c1-16)
+VENV := $(CACHE)/venv/$(shell ($(PYTHON) -VV; cat requirements/dev.txt) | sha256sum | cut -c1-16)
 BIN := $(VENV)/bin
 # Absolute, because what make starts runs elsewhere.
 override export UMBRA_CACHE := $(CACHE)

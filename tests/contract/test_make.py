@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from product import ROOT
@@ -57,3 +58,14 @@ def test_images_need_a_registry() -> None:
 def test_a_second_clone_uses_the_tools_of_the_first() -> None:
     os.utime(ROOT / "requirements/dev.txt")
     assert "install" not in _make("-n", "venv").stdout
+
+
+def test_a_warning_of_the_python_chooses_no_other_tools(tmp_path: Path) -> None:
+    """Bash warns of a locale that the machine lacks, which ssh brings along; pyenv's python is a script of bash."""
+    warns = tmp_path / "python"
+    warns.write_text(f'#!/bin/bash\necho "warning: cannot change locale" >&2\nexec {sys.executable} "$@"\n')
+    warns.chmod(0o755)
+    quiet, warned = (_make("-pn", "help", f"PYTHON={python}").stdout for python in (sys.executable, warns))
+    chosen = re.findall(r"^VENV := .*", quiet, re.MULTILINE)
+    assert len(chosen) == 1
+    assert re.findall(r"^VENV := .*", warned, re.MULTILINE) == chosen
