@@ -46,6 +46,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "touch unset": {"cache__policy": {"touch": {"intervalSeconds": 60}, "rewriteMissing": "Enabled"}},
     "no peers": {"network__from": [], "network__metricsFrom": []},
     "sizes": {"cache__dram__size": "1160Gi"},
+    "the largest store": {"cache__dram__size": "128Ti"},
 }
 MEMBER, DRAFT = "set exactly the member that type names", "set dspark when type is DSPARK, and only then"
 RELATIVE, DIVIDE = "path must be relative and must not contain '..'", "decodeContext must divide tensor"
@@ -77,6 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rewriting without touch": ({"cache__policy": {"touch": {"mode": "Off"}, "rewriteMissing": "Enabled"}}, TOUCH),
     "no such policy": ({"cache__policy": {"checkpoints": "Few"}}, "spec.cache.policy.checkpoints"),
     "fraction of a size": ({"cache__dram__size": "1.5Ti"}, "spec.cache.dram.size"),
+    "more than any node has": ({"cache__dram__size": "129Ti"}, "must be at most 128Ti"),
     "unknown field": ({"cache__dram__sizes": "1Gi"}, "unknown field"),
     "peer without a member": ({"network__from": [{}]}, PEER),
     "peer with all": ({"network__metricsFrom": [{"podSelector": {}, "ipBlock": BLOCK}]}, PEER),
@@ -216,6 +218,7 @@ INVALID: dict[str, dict[str, Any]] = {
     "range": {"network__from": [{"ipBlock": {"cidr": "10.0.0.0"}}]},
     "draft": {"speculation": {"dspark": {"draft": "draft"}}},
     "path": {"model__source__nodePath__path": "../k3"},
+    "size": {"cache__dram__size": "129Ti"},
 }
 CURES: dict[str, dict[str, Any]] = {
     "dspark-dcp": {"spec": {"parallelism": {"decodeContext": 1}}},
@@ -226,6 +229,7 @@ CURES: dict[str, dict[str, Any]] = {
     "range": {"spec": {"network": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}}},
     "draft": {"spec": {"speculation": None}},
     "path": {"spec": {"model": {"source": {"nodePath": {"path": "k3"}}}}},
+    "size": {"spec": {"cache": {"dram": {"size": "128Ti"}}}},
 }
 
 

@@ -526,9 +526,10 @@ def test_without_a_usable_profile_no_serving_pod_is_touched_but_scaling_down_wor
     assert kinds(world) == [("DeletePod", "k3-1-0")]
 
 
-def test_an_unreadable_spec_touches_nothing() -> None:
+@pytest.mark.parametrize("size", ["lots", "129Ti"])
+def test_an_unreadable_spec_touches_nothing(size: str) -> None:
     world = settled()
-    world.edit(spec(cache__dram__size="lots"))
+    world.edit(spec(cache__dram__size=size))
     finding = world.plan().finding
     assert finding
     assert finding.reason is Reason.SPEC_UNREADABLE

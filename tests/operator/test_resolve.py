@@ -13,6 +13,7 @@ from umbra_linker.settings import (
     MOST_LOAD_SECONDS,
     MOST_LOOKUP_MILLISECONDS,
     MOST_PAGES,
+    MOST_STORE_BYTES,
     MOST_TOUCH_SECONDS,
     Checkpoints,
     Settings,
@@ -20,7 +21,7 @@ from umbra_linker.settings import (
     Touch,
 )
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import CachePolicy
+from umbra_operator.api.v1alpha1.deployment import MOST_STORE_SIZE, CachePolicy
 from umbra_operator.codegen.crd import structural
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
@@ -118,6 +119,10 @@ def test_the_api_says_what_the_linker_accepts_and_does_when_unset(field: str, mo
     schema = CachePolicy.model_json_schema(by_alias=True)["properties"][field]
     assert (schema["anyOf"][0]["minimum"], schema["anyOf"][0]["maximum"]) == (1, most)
     assert schema["description"].endswith(f"Unset: {default}.")
+
+
+def test_the_api_has_the_largest_store_of_the_linker() -> None:
+    assert quantity_bytes(MOST_STORE_SIZE) == MOST_STORE_BYTES
 
 
 def test_the_backend_that_decodes_decides_whether_decode_context_parallelism_runs() -> None:

@@ -3,9 +3,20 @@
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from umbra_operator.api.base import ATOMIC, Bytes, Cel, EditClass, Model, Name, RelativePath, edit, list_map
+from umbra_operator.api.base import (
+    ATOMIC,
+    Bytes,
+    Cel,
+    EditClass,
+    Model,
+    Name,
+    RelativePath,
+    edit,
+    list_map,
+    quantity_bytes,
+)
 
 ENGINE = edit(EditClass.ENGINE)
 LIVE = edit(EditClass.LIVE)
@@ -221,10 +232,38 @@ class Speculation(Model):
     """Settings of DSPARK."""
 
 
+MOST_STORE_SIZE = "128Ti"
+"""Far above any node's memory; the linker takes no larger one."""
+
+
+def _possible(size: str) -> str:
+    """The API server looks at no object that was stored before the rule, so it is checked here again."""
+    if quantity_bytes(size) > quantity_bytes(MOST_STORE_SIZE):
+        raise ValueError(f"must be at most {MOST_STORE_SIZE}")
+    return size
+
+
+StoreSize = Annotated[
+    Bytes,
+    AfterValidator(_possible),
+    Field(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"quantity(self).compareTo(quantity('{MOST_STORE_SIZE}')) <= 0",
+                    "message": f"must be at most {MOST_STORE_SIZE}",
+                }
+            ]
+        }
+    ),
+]
+"""Bytes of a store's memory, at most ``MOST_STORE_SIZE``."""
+
+
 class Dram(Model):
     """The store's host memory."""
 
-    size: Bytes
+    size: StoreSize
     """Bytes that the store may use on the node, for all ranks together; about 90 % holds pages (see watermarks)."""
     hugepages: Hugepages = Hugepages.NONE
     """Huge pages for the tier, requested from the node, which must have reserved them. None: ordinary pages."""
