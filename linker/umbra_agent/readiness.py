@@ -32,6 +32,11 @@ class Probes:
             self._store.start()
 
     @property
+    def store_asked(self) -> bool:
+        """Whether the store was asked at all yet."""
+        return self._store.latest[0] is not None
+
+    @property
     def store_problem(self) -> str | None:
         """Why the store was not ready when last asked, or None when it was."""
         return self._store.latest[1]

@@ -195,12 +195,16 @@ class Supervisor:
             self._problem, self._memory_held = held, True
 
     def _obstacle(self) -> str | None:
+        """Why no engine may start: empty where that is no problem, or is told as the document's; None if one may."""
         target = self._revisions.target
         if target is None:
             return "Waiting for a valid launch document." if self._revisions.file.problem is None else ""
         if not self._kit_in_place(target):
             return f"Waiting for kit {target.kit} under {self._options.kit_root}: see the kit container."
         if not self.snapshot.store_ready_once:
+            if not self._probes.store_asked:
+                # The store is up before this container starts: until its first answer nothing is wrong.
+                return ""
             return f"Waiting for the store: {self._probes.store_problem}."
         return None
 

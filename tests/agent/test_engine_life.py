@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,21 @@ def test_waits_for_document_kit_and_store_in_this_order(
     assert status["storeReadyOnce"] is True
     assert status["problem"] is None
     assert status["startedAt"] <= status["readyAt"] <= time.time()
+
+
+def test_a_store_that_has_not_answered_yet_is_no_problem(tmp_path: Path) -> None:
+    """The operator would tell a failed engine at every start of a pod."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        closing(EngineAgent(tmp_path, silent.getsockname()[1])) as agent,
+    ):
+        agent.add_kit()
+        agent.write(agent.launch("a"))
+        agent.start()
+        said: set[str | None] = set()
+        wait_for(lambda: said.add(agent.status()["problem"]) or None not in said or len(said) > 1, "an answer")
+    (problem,) = said - {None}
+    assert re.fullmatch(r"Waiting for the store: no answer on port \d+ within 2 s\.", problem or "")
 
 
 def test_engine_gets_its_own_session_and_the_documents_environment(engine_agent: EngineAgent, tmp_path: Path) -> None:
