@@ -14,6 +14,9 @@ BIN := $(VENV)/bin
 # Absolute, because what make starts runs elsewhere.
 override export UMBRA_CACHE := $(CACHE)
 export PYTHONPATH := operator:linker:tests/lib:tests/cluster:tests/engine:tests/bench:images
+# A user's choice for packages of their own; ours go into folders that we name.
+export PIP_REQUIRE_VIRTUALENV := 0
+export PIP_USER := 0
 export MYPYPATH := operator:linker:images:tests/lib:tests/cluster:tests/engine:tests/bench
 
 .PHONY: help

@@ -60,6 +60,14 @@ def test_a_second_clone_uses_the_tools_of_the_first() -> None:
     assert "install" not in _make("-n", "venv").stdout
 
 
+def test_a_users_rule_for_pip_is_not_ours(tmp_path: Path) -> None:
+    seen, python = tmp_path / "seen", tmp_path / "python"
+    python.write_text(f'#!/bin/bash\necho "$PIP_USER $PIP_REQUIRE_VIRTUALENV" >{seen}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert _make("python", f"PYTHON={python}", PIP_USER="1", PIP_REQUIRE_VIRTUALENV="true").returncode == 0
+    assert seen.read_text() == "0 0\n"
+
+
 def test_a_warning_of_the_python_chooses_no_other_tools(tmp_path: Path) -> None:
     """Bash warns of a locale that the machine lacks, which ssh brings along; pyenv's python is a script of bash."""
     warns = tmp_path / "python"

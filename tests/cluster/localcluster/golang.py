@@ -73,9 +73,14 @@ def build(group: str, source: Path, flags: list[str], packages: dict[str, str], 
 
 
 def _go_env() -> dict[str, str]:
-    """Environment of the `go` command: its caches under ours, no other toolchain than the installed one."""
+    """Environment of the `go` command: its caches under ours, no other toolchain than the installed one.
+
+    A user's own target, and a go.work above the repository, are meant for the user's own programs.
+    """
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in ("GOOS", "GOARCH")},
+        "GO111MODULE": "on",
+        "GOWORK": "off",
         "CGO_ENABLED": "0",
         "GOCACHE": str(cache.root() / "go-build"),
         "GOMODCACHE": str(cache.root() / "go-mod"),
