@@ -59,6 +59,7 @@ def install(cluster: Cluster, environment: Environment, progress: Progress) -> S
             cluster.load(image)
     repository, _, tag = operator.tag.rpartition(":")
     with progress.step("chart", "installing the chart"):
+        _forget_unfinished(cluster)
         cluster.helm(
             *("upgrade", "--install", RELEASE, str(images.REPOSITORY / "charts/umbra")),
             *("--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"),
@@ -70,6 +71,12 @@ def install(cluster: Cluster, environment: Environment, progress: Progress) -> S
     if not cluster.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found").strip():
         cluster.kubectl("create", "namespace", NAMESPACE)
     return Stack(cluster, environment, made["metadata"]["name"])
+
+
+def _forget_unfinished(cluster: Cluster) -> None:
+    """Removes Helm's record of an installation whose Helm was killed: Helm refuses to go on from there for ever."""
+    pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
+    cluster.kubectl("-n", SYSTEM_NAMESPACE, "delete", "secret", "-l", pending)
 
 
 def apply(cluster: Cluster, body: dict[str, Any], namespace: str = NAMESPACE) -> None:
