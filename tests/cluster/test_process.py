@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -104,3 +105,17 @@ def test_ending_the_children_unblocks_a_thread_that_waits_for_one() -> None:
 
 def _with_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[1])}
+
+
+def test_a_daemon_makes_files_that_others_can_read_whatever_the_user_has_chosen(tmp_path: Path) -> None:
+    """containerd's would otherwise be roots of containers in which a program that is not root finds nothing."""
+    made, before = tmp_path / "made", os.umask(0o077)
+    try:
+        daemon = process.daemon(["sh", "-c", f"mkdir {made}; sleep 60"], tmp_path / "log")
+    finally:
+        os.umask(before)
+    end = time.monotonic() + 20
+    while not made.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill([daemon])
+    assert stat.filemode(made.stat().st_mode) == "drwxr-xr-x"

@@ -12,6 +12,8 @@ from pathlib import Path
 from .errors import ClusterError
 
 POLL_SECONDS = 0.02
+# containerd makes the root folders of containers by it: after a user's 077 no program in them could be read.
+_UMASK = 0o022
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def daemon(
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
             start_new_session=True,
+            umask=_UMASK,
             cwd="/",
             pass_fds=tuple(descriptors),
         )
