@@ -6,6 +6,7 @@ imported only after SGLang has set its directory: inside the linker's constructo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -159,6 +160,10 @@ METRICS = (
 )  # fmt: skip
 
 
+_MOST_HINTS = 4096
+"""Whose time is noted between two heartbeats: far more than are given in a second."""
+
+
 class LinkerMetrics:
     """Records one rank's metrics, from any thread. Every method is cheap and never raises on valid arguments."""
 
@@ -168,6 +173,7 @@ class LinkerMetrics:
 
         self._rank = str(rank)
         self._series: dict[tuple[str, ...], Any] = {}
+        self._hints: deque[float] = deque(maxlen=_MOST_HINTS)
         options: dict[str, Any] = {} if registry is None else {"registry": registry}
         self._metrics: dict[str, Any] = {}
         for metric in METRICS:
@@ -248,8 +254,14 @@ class LinkerMetrics:
         self._count("umbra_linker_dropped_checkpoints_total", 1, kind)
 
     def hint_took(self, seconds: float) -> None:
-        """Record how long the scheduler took for a hint."""
-        self._of("umbra_linker_touch_hint_seconds").observe(seconds)
+        """Note how long the scheduler took for a hint; ``hints_took`` records it, which costs too much for a hint."""
+        self._hints.append(seconds)
+
+    def hints_took(self) -> None:
+        """Record what the scheduler noted of its hints. For another thread."""
+        histogram = self._of("umbra_linker_touch_hint_seconds")
+        while self._hints:
+            histogram.observe(self._hints.popleft())
 
     def hinted(self, result: HintResult, *, cpu_seconds: float = 0.0) -> None:
         """Record what became of a hint, and the CPU time it took."""

@@ -76,6 +76,7 @@ class Upkeep:
         self._live.look()
         self._metrics.ages(oldest_call=self._calls.oldest_seconds(), oldest_offload=self._oldest_offload())
         self._metrics.held(self._held_pages())
+        self._metrics.hints_took()
 
     def _store_speaks(self) -> bool:
         return self._address is None or alive(self._address, INTERVAL_SECONDS)
