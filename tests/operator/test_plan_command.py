@@ -14,7 +14,8 @@ from umbra_operator.errors import SpecInvalid
 from umbra_operator.render.memory import check_gpu_memory
 from umbra_operator.render.resolve import resolve
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 PROFILE = (EXAMPLES / "mi355x-tp8-v1.yaml").read_text()
 MEMORY = {"gpuMemory": {"size": "288G", "weights": "1560G"}}
 
@@ -95,7 +96,18 @@ def test_more_requests_than_run_at_once_are_told(tmp_path: Path, capsys: pytest.
     ("engine", "parallelism", "says"),
     [
         ("{}", "", "kvCacheDtype fp8_e4m3 halves KV"),
-        ("{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75}", "", "decodeContext divides KV"),
+        (
+            "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75, extraArgs: [--attention-backend, aiter]}",
+            "",
+            "the context is 1,048,576: spec.parallelism.decodeContext divides KV",
+        ),
+        (
+            "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75}",
+            "",
+            "lower spec.engine.contextLength, or give KV more of the pools (--mamba-full-memory-ratio); "
+            "with --decode-attention-backend aiter or cutedsl_mla instead of --attention-backend triton, "
+            "spec.parallelism.decodeContext divides KV",
+        ),
         (
             "{kvCacheDtype: fp8_e4m3, memoryFractionPercent: 68, extraArgs: [--attention-backend, aiter]}",
             "\n  parallelism: {decodeContext: 8}",
@@ -109,6 +121,44 @@ def test_advice_for_longer_requests_is_nothing_that_is_set_already(
     assert plan(tmp_path, ("  cache:", f"  engine: {engine}{parallelism}\n  cache:")) == 0
     note = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("note: a request of more"))
     assert says in note
+
+
+FP8 = ("  cache:", "  engine: {kvCacheDtype: fp8_e4m3}\n  cache:")
+SHARED = (
+    "  cache:",
+    "  parallelism: {decodeContext: 8}\n"
+    "  engine: {kvCacheDtype: fp8_e4m3, extraArgs: [--attention-backend, aiter]}\n  cache:",
+)
+DRAFTED = ("  engine:", "  engine:\n    kvCacheDtype: fp8_e4m3")
+
+
+@pytest.mark.parametrize(
+    ("page", "columns"),
+    [
+        ("dcp.md", [("k3-mi355x.yaml", FP8), ("k3-mi355x.yaml", SHARED)]),
+        ("dspark.md", [("k3-mi355x.yaml", FP8), ("k3-dspark-pvc.yaml", DRAFTED)]),
+    ],
+)
+def test_the_tables_of_the_how_to_pages_hold_what_the_plan_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, columns: list[tuple[str, tuple[str, str]]]
+) -> None:
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in (ROOT / "docs" / "howto" / page).read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    told = {row[0]: row[1:] for row in rows if row[0] in ("tokens of KV", "checkpoint slots", "requests at once")}
+    assert len(told) >= 2
+    for column, (name, edit) in enumerate(columns):
+        assert plan(tmp_path, edit, name=name) == 0
+        said = capsys.readouterr().out
+        assert {figure: cells[column] for figure, cells in told.items()} == {f: slot(said, f) for f in told}
+
+
+def test_tokens_of_kv_are_whole_pages_of_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for fraction in ("0.81", "0.82", "0.83"):
+        assert plan(tmp_path, SHARED, ('"0.80"', f'"{fraction}"')) == 0
+        assert int(slot(capsys.readouterr().out, "tokens of KV").replace(",", "")) % (8 * 64) == 0
 
 
 def test_advice_for_more_requests_is_nothing_that_is_set_already(

@@ -107,6 +107,15 @@ def owner(flag: str) -> str | None:
     return OWNED.get(flag) or next((field for owned, field in OWNED.items() if owned.startswith(flag)), None)
 
 
+def cannot_share_context(given: Mapping[str, tuple[str, ...]]) -> str | None:
+    """The flag and value that choose a decode attention without decode context parallelism; None where it can.
+
+    Where no flag is given SGLang chooses, and None is returned.
+    """
+    backends = [(name, given[name][-1]) for name in DECODE_BACKEND if given.get(name)]
+    return " ".join(backends[0]) if backends and backends[0][1] not in DECODE_CONTEXT_BACKENDS else None
+
+
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")
 """What argparse takes for a negative number."""
 

@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from umbra_linker.shape import DRAFT_TOKEN_BYTES, KDA_HEADS, KDA_LAYERS, MLA_LAYERS, MLA_WIDTH, PAGE_TOKENS, Shape
+from umbra_linker.shape import DRAFT_TOKEN_BYTES, KDA_HEADS, KDA_LAYERS, MLA_LAYERS, MLA_WIDTH, Shape
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import engine, store
+from umbra_operator.render.flags import DECODE_CONTEXT_BACKENDS, cannot_share_context
 from umbra_operator.render.resolve import Resolved
 
 GB, GIB = 10**9, 1024**3
@@ -187,7 +188,7 @@ def gpu_budget(resolved: Resolved, size: int | None = None) -> Budget:
     return Budget(
         tuple(lines),
         tuple(_gpu_refusals(size, static, weights + draft, working, least, pools.running)),
-        tuple(_gpu_notes(resolved, pools, context, _asked(resolved, flags))),
+        tuple(_gpu_notes(resolved, flags, pools, context)),
         pools,
     )
 
@@ -202,7 +203,7 @@ def _pools(resolved: Resolved, flags: Mapping[str, tuple[str, ...]], room: int) 
     running = slots // REQUEST_SLOTS
     states = slots + 1 + ((min(_asked(resolved, flags), running) + 1) * drafted if drafted else 0)
     kv = max(0, room - states * state)
-    tokens = int(kv / _token_bytes(resolved, shape)) // PAGE_TOKENS * PAGE_TOKENS
+    tokens = int(kv / _token_bytes(resolved, shape)) // shape.page_tokens * shape.page_tokens
     return Pools(shape, slots, running, states, kv, tokens)
 
 
@@ -241,12 +242,12 @@ def _gpu_refusals(size: int, static: int, held: int, working: int, least: int, r
     return refusals
 
 
-def _gpu_notes(resolved: Resolved, pools: Pools, context: int, asked: int) -> Sequence[str]:
-    notes = []
+def _gpu_notes(resolved: Resolved, flags: Mapping[str, tuple[str, ...]], pools: Pools, context: int) -> Sequence[str]:
+    notes, asked = [], _asked(resolved, flags)
     if 0 < pools.tokens < context:
         notes.append(
             f"a request of more than {pools.tokens:,} tokens is refused, though the context is {context:,}: "
-            f"{_more_kv(resolved, pools.shape)}"
+            f"{_more_kv(resolved, flags, pools.shape)}"
         )
     if 0 < pools.running < asked:
         remedy = f"lower spec.engine.maxRunningRequests to {pools.running}"
@@ -256,13 +257,20 @@ def _gpu_notes(resolved: Resolved, pools: Pools, context: int, asked: int) -> Se
     return notes
 
 
-def _more_kv(resolved: Resolved, shape: Shape) -> str:
-    """What makes room for longer requests, the cheapest first; what is set already is no advice."""
+def _more_kv(resolved: Resolved, flags: Mapping[str, tuple[str, ...]], shape: Shape) -> str:
+    """What makes room for longer requests, the cheapest first; what is set already or cannot run is no advice."""
     if shape.kv_bytes > SMALL_KV_BYTES:
         return "spec.engine.kvCacheDtype fp8_e4m3 halves KV"
-    if resolved.draft is None and resolved.decode_context < resolved.tensor:
-        return "spec.parallelism.decodeContext divides KV among the ranks"
-    return "lower spec.engine.contextLength, or give KV more of the pools (--mamba-full-memory-ratio)"
+    shares = "spec.parallelism.decodeContext divides KV among the ranks"
+    shareable = resolved.draft is None and resolved.decode_context < resolved.tensor
+    chosen = cannot_share_context(flags)
+    if shareable and chosen is None:
+        return shares
+    less = "lower spec.engine.contextLength, or give KV more of the pools (--mamba-full-memory-ratio)"
+    if shareable:
+        other = f"with --decode-attention-backend {' or '.join(DECODE_CONTEXT_BACKENDS)} instead of {chosen}"
+        return f"{less}; {other}, {shares}"
+    return less
 
 
 def engine_shape(resolved: Resolved) -> Shape:

@@ -165,11 +165,10 @@ def _check_decode_context(spec: K3DeploymentSpec, profile: K3ProfileSpec, ways: 
             f"{ways}; set it to at least {page}",
         )
     given = flags.parse(profile.engine.args) | flags.parse(spec.engine.extra_args if spec.engine else ())
-    backends = [(name, given[name][-1]) for name in flags.DECODE_BACKEND if given.get(name)]
-    if backends and backends[0][1] not in flags.DECODE_CONTEXT_BACKENDS:
+    if chosen := flags.cannot_share_context(given):
         raise SpecInvalid(
             Reason.DECODE_CONTEXT_UNSUPPORTED,
-            f"{' '.join(backends[0])}: SGLang runs Kimi K3 with decodeContext {ways} only where "
+            f"{chosen}: SGLang runs Kimi K3 with decodeContext {ways} only where "
             f"--decode-attention-backend is {' or '.join(flags.DECODE_CONTEXT_BACKENDS)}; use a profile with that",
         )
 
