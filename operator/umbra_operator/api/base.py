@@ -39,6 +39,11 @@ class Cel:
         return entry
 
 
+def checked(*rules: Cel) -> dict[str, Any]:
+    """Schema keys of a field, or of a whole model, that the API server checks by ``rules``."""
+    return {"x-kubernetes-validations": [rule.to_schema() for rule in rules]}
+
+
 class EditClass(StrEnum):
     """What an edit of a field costs, from nothing to the whole cache."""
 
@@ -91,7 +96,7 @@ class Model(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.rules:
-            schema["x-kubernetes-validations"] = [rule.to_schema() for rule in cls.rules]
+            schema.update(checked(*cls.rules))
         return schema
 
     def dump(self) -> dict[str, Any]:
@@ -121,14 +126,12 @@ RelativePath = Annotated[
     str,
     Field(
         max_length=512,
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
-                    "message": "path must be relative and must not contain '..'",
-                }
-            ]
-        },
+        json_schema_extra=checked(
+            Cel(
+                "!self.startsWith('/') && !self.split('/').exists(part, part == '..')",
+                "path must be relative and must not contain '..'",
+            )
+        ),
     ),
 ]
 """A path below a root that somebody else chose."""

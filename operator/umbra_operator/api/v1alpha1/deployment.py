@@ -13,6 +13,7 @@ from umbra_operator.api.base import (
     Model,
     Name,
     RelativePath,
+    checked,
     edit,
     list_map,
     quantity_bytes,
@@ -234,29 +235,17 @@ class Speculation(Model):
 
 MOST_STORE_SIZE = "128Ti"
 """Far above any node's memory; the linker takes no larger one."""
+_AT_MOST = Cel(f"quantity(self).compareTo(quantity('{MOST_STORE_SIZE}')) <= 0", f"must be at most {MOST_STORE_SIZE}")
 
 
 def _possible(size: str) -> str:
     """The API server looks at no object that was stored before the rule, so it is checked here again."""
     if quantity_bytes(size) > quantity_bytes(MOST_STORE_SIZE):
-        raise ValueError(f"must be at most {MOST_STORE_SIZE}")
+        raise ValueError(_AT_MOST.message)
     return size
 
 
-StoreSize = Annotated[
-    Bytes,
-    AfterValidator(_possible),
-    Field(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": f"quantity(self).compareTo(quantity('{MOST_STORE_SIZE}')) <= 0",
-                    "message": f"must be at most {MOST_STORE_SIZE}",
-                }
-            ]
-        }
-    ),
-]
+StoreSize = Annotated[Bytes, AfterValidator(_possible), Field(json_schema_extra=checked(_AT_MOST))]
 """Bytes of a store's memory, at most ``MOST_STORE_SIZE``."""
 
 
@@ -420,9 +409,7 @@ class Toleration(Model):
     """How long a NoExecute taint is tolerated, in seconds; unset: for ever."""
 
 
-_IS_CIDR: dict[str, Any] = {
-    "x-kubernetes-validations": [{"rule": "isCIDR(self)", "message": "cidr must be a range such as 10.0.0.0/8"}]
-}
+_IS_CIDR = checked(Cel("isCIDR(self)", "cidr must be a range such as 10.0.0.0/8"))
 
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
@@ -604,11 +591,7 @@ class K3DeploymentSpec(Model):
         Field(
             json_schema_extra=edit(
                 EditClass.OPERATOR,
-                **{
-                    "x-kubernetes-validations": [
-                        {"rule": "self == oldSelf", "message": "role is immutable; create another object"}
-                    ]
-                },
+                **checked(Cel("self == oldSelf", "role is immutable; create another object")),
             )
         ),
     ] = Role.UNIFIED
