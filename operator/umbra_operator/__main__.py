@@ -33,6 +33,9 @@ FIRST_DELAY_SECONDS, LAST_DELAY_SECONDS = 0.5, 16.0
 SCHEMA_SECONDS = 15.0
 """Between two looks whether CRDs that were outdated are still."""
 
+CANCEL_AGAIN_SECONDS = 1.0
+"""Until a part that was told to end and runs on is told again."""
+
 
 class Operator:
     """What the leader does, until it ends."""
@@ -164,7 +167,8 @@ class Operator:
             pause = delay if found.refused else self._settings.resync_seconds
             delay = min(delay * 2, LAST_DELAY_SECONDS) if found.refused else FIRST_DELAY_SECONDS
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._soon.wait()
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:
@@ -181,8 +185,12 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Any]) -> bool:
     stopping: asyncio.Task[Any] = asyncio.create_task(stop.wait())
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(part) for part in parts]
     done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopping, *tasks):
-        task.cancel()
+    running = {stopping, *tasks} - done
+    while running:
+        # Again and again: a part, or a library in it, may lose one cancellation, and would run on without the lease.
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
     await asyncio.gather(stopping, *tasks, return_exceptions=True)
     for task in done:
         task.result()

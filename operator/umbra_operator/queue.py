@@ -5,6 +5,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -75,10 +76,10 @@ class WorkQueue(Generic[K]):
                 self._active.add(key)
                 return key
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), delay)
-            except TimeoutError:
-                continue
+            # Not wait_for: on Python 3.11 that loses a cancellation that comes together with what it waits for.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
 
     def done(self, key: K) -> None:
         """A worker has finished ``key``."""
