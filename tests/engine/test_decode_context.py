@@ -54,6 +54,8 @@ WHY = {
     "sparse": "sparse attention (DSA or NSA)",
     "windows": "sliding-window layers",
     "draft": "a draft model",
+    "packed draft": "a draft model",
+    "model without KDA": "this model: only KDA with plain MLA layers was tested",
     "page": "a tree page of 64 tokens: 2 pages of 64, one a rank, are not that",
     "chunk": "--chunked-prefill-size 64: a page of the tree has 128 tokens",
 }

@@ -35,6 +35,9 @@ def refusals(rank: Rank, address: str) -> dict[str, str]:
     )  # fmt: skip
     indexed = cache_parameters(rank, pools)
     indexed.token_to_kv_pool_allocator = SimpleNamespace(get_kvcache=lambda: sparse)
+    packed, other = cache_parameters(rank, pools), cache_parameters(rank, pools)
+    packed.mtp_draft_device_pools = (drafted.draft,)
+    other.token_to_kv_pool_allocator = SimpleNamespace(get_kvcache=lambda: pools.allocator.get_kvcache().full_kv_pool)
     not_widened = cache_parameters(rank, pools)
     not_widened.page_size = PAGE
     short = publish(rank, linker, ways=WAYS, chunk=PAGE)
@@ -50,6 +53,8 @@ def refusals(rank: Rank, address: str) -> dict[str, str]:
         "sparse": says(arguments, indexed, {ComponentType.FULL}),
         "windows": says(arguments, cache_parameters(rank, pools), {*both, ComponentType.SWA}),
         "draft": says(arguments, cache_parameters(rank, drafted), both),
+        "packed draft": says(arguments, packed, both),
+        "model without KDA": says(arguments, other, {ComponentType.FULL}),
         "page": says(arguments, not_widened, both),
         "chunk": says(short, cache_parameters(rank, pools), both),
     }
