@@ -25,6 +25,7 @@ TAINT = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
 BOTH = {"devices": {"resourceName": "amd.com/gpu", "deviceClassName": "gpu.amd.com"}}
 DRA = {"devices": {"deviceClassName": "gpu.amd.com"}}
 DEVICES = {"devices": {"resourceName": "amd.com/gpu"}}
+SHARES = {"engine.args": ["--attention-backend", "aiter"]}
 LIVE = '"live":{'
 """How the launch document's settings begin that a running engine follows."""
 MOUNT = {"name": "tools", "hostPath": "/opt/tools", "mountPath": "/tools", "readOnly": True}
@@ -50,7 +51,7 @@ DEPLOYMENT: dict[str, Case] = {
     "model.source.nodePath.root": ({}, ROOTS, {"model.source.nodePath.root": "other"}, ['"path":"/srv/other"']),
     "model.source.nodePath.path": ({}, {}, {"model.source.nodePath.path": "k4"}, ['"--model-path","/models/k4"']),
     "parallelism.tensor": ({}, DEVICES, {"parallelism.tensor": 4}, ['"--tp-size","4"', '"amd.com/gpu":"4"']),
-    "parallelism.decodeContext": ({}, {}, {"parallelism.decodeContext": 2}, ['"--dcp-size","2"']),
+    "parallelism.decodeContext": ({}, SHARES, {"parallelism.decodeContext": 2}, ['"--dcp-size","2"']),
     "speculation.type": ({}, {}, DSPARK, ['"--speculative-algorithm","DSPARK"']),
     "speculation.dspark.draft": (DSPARK, {}, {"speculation.dspark.draft": "d2"}, ['draft-model-path","/models/d2"']),
     "speculation.dspark.blockSize": (

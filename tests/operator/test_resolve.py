@@ -132,10 +132,12 @@ def test_the_backend_that_decodes_decides_whether_decode_context_parallelism_run
 
 
 def test_a_chunk_of_a_page_or_more_runs_with_decode_context_parallelism() -> None:
-    profile = profile_spec(tensor=8, engine__args=["--chunked-prefill-size", "256"])
+    aiter = ["--attention-backend", "aiter"]
+    profile = profile_spec(tensor=8, engine__args=["--chunked-prefill-size", "256", *aiter])
     spec = deployment_spec(parallelism={"decodeContext": 8}, engine={"chunkedPrefillSize": 512})
     assert resolve(spec, profile).decode_context == 8
-    assert resolve(deployment_spec(parallelism={"decodeContext": 8}), profile_spec(tensor=8)).decode_context == 8
+    unbounded = profile_spec(tensor=8, engine__args=aiter)
+    assert resolve(deployment_spec(parallelism={"decodeContext": 8}), unbounded).decode_context == 8
 
 
 def test_the_api_has_the_words_and_defaults_of_the_linker() -> None:
@@ -277,6 +279,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], Reason, str]] = [
         {"tensor": 8, "engine__args": ["--attention-backend", "triton"]},
         Reason.DECODE_CONTEXT_UNSUPPORTED,
         "--attention-backend triton: SGLang runs Kimi K3 with decodeContext 8 only where --decode-attention-backend is",
+    ),
+    (
+        {"parallelism": {"decodeContext": 8}},
+        {"tensor": 8},
+        Reason.DECODE_CONTEXT_UNSUPPORTED,
+        "no --decode-attention-backend: SGLang runs Kimi K3 with decodeContext 8 only where",
     ),
     (
         {"parallelism": {"decodeContext": 8}, "engine": {"extraArgs": ["--decode-attention-backend=fa3"]}},

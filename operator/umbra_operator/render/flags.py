@@ -108,12 +108,14 @@ def owner(flag: str) -> str | None:
 
 
 def cannot_share_context(given: Mapping[str, tuple[str, ...]]) -> str | None:
-    """The flag and value that choose a decode attention without decode context parallelism; None where it can.
+    """What chooses a decode attention without decode context parallelism, a flag or its absence; None where it can.
 
-    Where no flag is given SGLang chooses, and None is returned.
+    Where no flag is given SGLang takes ``cutedsl_mla``, which needs FlashInfer and so never runs on these GPUs.
     """
     backends = [(name, given[name][-1]) for name in DECODE_BACKEND if given.get(name)]
-    return " ".join(backends[0]) if backends and backends[0][1] not in DECODE_CONTEXT_BACKENDS else None
+    if not backends:
+        return f"no {DECODE_BACKEND[0]}"
+    return " ".join(backends[0]) if backends[0][1] not in DECODE_CONTEXT_BACKENDS else None
 
 
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")
