@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 from .bounded import Bounded
@@ -16,6 +15,7 @@ from .paths import Paths
 from .planning import SkipReason
 from .policy import Rewrite, TouchTimes, rewrite
 from .settings import Switch, Touch
+from .waiting import Waiting
 from .writing import Node
 
 logger = logging.getLogger(__name__)
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 MOST_NODES = 1 << 16
 """Nodes of which is remembered when they were touched, and whether their checkpoint was not stored."""
 MOST_SKIPPED = 1 << 12
-"""Nodes that may wait for room to be offered again."""
+"""Nodes of each kind that may wait for room to be offered again."""
 MOST_OFFERED = 8
-"""Of them a step offers so many; a step in which offloads ended makes room for few."""
+"""Of each kind a step offers so many; a step in which offloads ended makes room for few."""
 MOST_ANSWERS = 8
 """Touched prefixes that a step looks at; each costs the ranks a number a page."""
 
@@ -58,8 +58,7 @@ def wrapper_class() -> type:
             self._touched = TouchTimes(MOST_NODES)
             self._bare: Bounded[int, None] = Bounded(MOST_NODES)
             """Nodes whose checkpoint the policy did not store."""
-            self._skipped: Bounded[int, bool] = Bounded(MOST_SKIPPED)
-            """Nodes that found no room, and whether their checkpoint is to be stored."""
+            self._skipped = Waiting(MOST_SKIPPED)
             self._paths = Paths()
             self._hinted: deque[int] = deque()
             """The nodes of the hints that have no answer yet, in the linker's order."""
@@ -190,31 +189,31 @@ def wrapper_class() -> type:
                 super()._offload_node(node_id, transfers)
                 return
             # What was decided when it was offered first holds: it was counted then.
-            decided = self._skipped.get(node_id)
+            decided = self._skipped.decided(node_id)
             checkpoint = any(transfer.name.value == MAMBA_POOL for transfer in transfers)
             kept = decided
             if checkpoint and kept is None:
                 kept = self._keeps_checkpoint(node_id, transfers)
             if checkpoint and not kept:
                 transfers = [transfer for transfer in transfers if transfer.name.value != MAMBA_POOL]
+                checkpoint = False
             waiting = len(self.pending_offloads)
             super()._offload_node(node_id, transfers)
             if len(self.pending_offloads) > waiting:
-                self._skipped.pop(node_id, None)
-            elif decided is None:
-                self._skipped[node_id] = kept is not False
+                self._skipped.drop(node_id)
+                return
+            self._skipped.put(node_id, carries=checkpoint, kept=kept is not False)
+            if decided is None:
                 self.cache_linker.metrics.skipped(SkipReason.BACKPRESSURE)
 
         def _offer_again(self) -> None:
-            """Offer nodes that found no room, the oldest first: the device evicts it first."""
-            for node_id in list(islice(self._skipped, MOST_OFFERED)):
-                if not self._storable(node_id):
-                    self._skipped.pop(node_id, None)
-                    continue
-                # With what of its path is not stored: a split has made two nodes of it, or its parent waits, too.
-                self.offload_nodes(self.cache.tree_core.build_backup_kv_action(node_id).node_ids)
-                if node_id in self._skipped:
-                    return
+            """Offer nodes that found no room, the oldest of each kind first: the device evicts it first."""
+            for node_id in self._skipped.offered(MOST_OFFERED):
+                if self._storable(node_id):
+                    # With what of its path is not stored: a split has made two nodes of it, or its parent waits, too.
+                    self.offload_nodes(self.cache.tree_core.build_backup_kv_action(node_id).node_ids)
+                else:
+                    self._skipped.drop(node_id)
 
         def _storable(self, node_id: int) -> bool:
             """Return whether a node is in the tree and neither stored nor waiting."""

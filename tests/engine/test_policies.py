@@ -106,6 +106,14 @@ def test_what_found_no_room_is_offered_again(rank_lab: RankLab, store: Store, ra
     assert results == [{"waiting": 4, "found": [2] * 9, "order": list(range(9)), "leaked": {}}] * ranks
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_checkpoint_without_room_does_not_hold_back_kv_that_has_room(
+    rank_lab: RankLab, store: Store, ranks: int
+) -> None:
+    results = rank_lab.run("policies.held_back_by_kind", ranks=ranks, address=store.address, pid=store.process.pid)
+    assert results == [{"before": 3, "after": 2, "admitted": 1, "found": [4, 1, 2, 1, 3], "leaked": {}}] * ranks
+
+
 @pytest.mark.parametrize("core", ["rust", "python"])
 def test_what_found_no_room_and_was_evicted_is_forgotten(rank_lab: RankLab, store: Store, core: str) -> None:
     (seen,) = rank_lab.run(

@@ -233,6 +233,46 @@ def held_back(rank: Rank, address: str, pid: int, evicted: bool, ways: int = 1) 
     }
 
 
+def held_back_by_kind(rank: Rank, address: str, pid: int) -> dict[str, Any]:
+    """Let a node of KV wait behind a checkpoint, and then one node of KV end while the checkpoints stay where they are.
+
+    Eight pages and three states may wait.
+
+    Returns:
+        How many nodes found no room before and after, how many wait for the store then, and what the store has at last.
+    """
+    player, _ = seated(rank, address, {"offloadBackpressurePercent": 20, "checkpoints": "PromptEnd"})
+    player.step()
+    send(rank, pid, signal.SIGSTOP)
+    # A chunk end first, so that KV alone is what ends first. The fourth checkpoint finds no room, and so, of the last
+    # prompt, does a chunk end for its KV and the rest for its checkpoint.
+    lengths = (4, 1, 2, 1, 3)
+    for number, pages in enumerate(lengths):
+        serve(player, number, prompt=pages)
+    wrapper, ended = player.cache.linker, player.linker.num_completed_offloads
+    before, waiting = len(wrapper._skipped), len(wrapper.pending_offloads)
+    send(rank, pid, signal.SIGCONT)
+    end = time.monotonic() + 20
+    while not ended():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    # As if another rank had one result so far.
+    player.linker.num_completed_offloads = lambda: 1
+    player.step()
+    after, taken = len(wrapper._skipped), waiting - 1
+    admitted = len(wrapper.pending_offloads) - taken
+    player.linker.num_completed_offloads = ended
+    player.settle()
+    player.forget()
+    found = []
+    for number, pages in enumerate(lengths):
+        request = player.restore([number * 100_000 + token for token in range(pages * PAGE)])
+        found.append(request.loaded // PAGE)
+        assert not player.differences(request)
+        player.abort(request)
+    return {"before": before, "after": after, "admitted": admitted, "found": found, "leaked": player.leaked()}
+
+
 def without_a_state(rank: Rank, address: str) -> dict[str, Any]:
     """Look up a stored prompt while requests hold every state of the device; return what is loaded then and later."""
     player, _ = seated(rank, address, {})
