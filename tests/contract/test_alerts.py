@@ -365,17 +365,29 @@ def test_the_alert_about_gpus_is_there_when_asked_for_and_fires(tmp_path: Path) 
     group = body["spec"]["groups"][-1]
     assert group["name"] == "umbra-gpus"
     (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [group]}))
+    # The exporter names the pod that uses a GPU; each of these engines ends after the 60th minute.
     series = {
-        'gpu_health{gpu_id="3",hostname="ill",pod="k3-0-0"}': gauge(1, 0),
-        'amd_gpu_ecc_uncorrect_total{gpu_id="1",hostname="old"}': "7x210",
-        'gpu_health{gpu_id="0",hostname="well"}': gauge(1, 1),
-        'gpu_ecc_uncorrect_total{gpu_id="5",hostname="errors"}': "0x60 1x150",
+        'gpu_health{gpu_id="3",hostname="ill",pod="k3-0-0"}': f"1x29 0x{ILL_AT - 31} stale",
+        'gpu_health{gpu_id="3",hostname="ill"}': f"_x{ILL_AT - 1} 0x4 1x200",
+        'gpu_health{gpu_id="0",hostname="well",pod="k3-1-0"}': "1x60 stale",
+        'gpu_health{gpu_id="0",hostname="well"}': "_x60 1x150",
+        'gpu_ecc_uncorrect_total{gpu_id="5",hostname="errors",pod="k3-2-0",container="engine"}': "0x60 stale",
+        'gpu_ecc_uncorrect_total{gpu_id="5",hostname="errors"}': "_x60 1x150",
+        'gpu_ecc_uncorrect_total{gpu_id="6",hostname="errors",pod="k3-2-0",container="engine"}': "0x60 stale",
+        'gpu_ecc_uncorrect_total{gpu_id="6",hostname="errors"}': "_x60 0x150",
+        'gpu_ecc_uncorrect_total{gpu_id="2",hostname="same",pod="k3-3-0"}': "0x60 1x150",
+        'amd_gpu_ecc_uncorrect_total{gpu_id="1",hostname="old",pod="k3-4-0"}': "7x60 stale",
+        'amd_gpu_ecc_uncorrect_total{gpu_id="1",hostname="old",pod="k3-4-1"}': "_x60 7x150",
+        # The driver was loaded again.
+        'gpu_ecc_uncorrect_total{gpu_id="4",hostname="reset",pod="k3-5-0"}': "7x60 stale",
+        'gpu_ecc_uncorrect_total{gpu_id="4",hostname="reset"}': "_x60 0x150",
     }
     expr = 'max by (hostname, gpu_id) (ALERTS{alertname="UmbraGPUUnhealthy",alertstate="firing"})'
-    ill, errors = (
-        {"labels": f'{{hostname="{host}", gpu_id="{gpu}"}}', "value": 1} for host, gpu in (("ill", 3), ("errors", 5))
-    )
-    told = [(28, []), (ILL_AT, [ill, errors]), (WELL_AT, [])]
+    firing = [
+        {"labels": f'{{hostname="{host}", gpu_id="{gpu}"}}', "value": 1}
+        for host, gpu in (("ill", 3), ("errors", 5), ("same", 2))
+    ]
+    told = [(28, []), (ILL_AT, firing), (WELL_AT, [])]
     test = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
@@ -387,6 +399,13 @@ def test_the_alert_about_gpus_is_there_when_asked_for_and_fires(tmp_path: Path) 
     path.write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}))
     result = promtool("test", "rules", str(path))
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_readme_counts_the_alerts_with_the_one_about_gpus() -> None:
+    (count,) = re.findall(
+        r"(\d+) \[alerts\]\(docs/reference/alerts.md\) with runbooks", (ROOT / "README.md").read_text()
+    )
+    assert int(count) == len(alerts()) + 1
 
 
 def test_the_runbooks_are_where_the_chart_s_values_say() -> None:
