@@ -34,6 +34,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "without CRDs": {**IMAGE, "crds.install": False},
     "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
+    "with the alert about GPUs": {**IMAGE, "prometheusRule.create": True, "prometheusRule.gpus": True},
     "scraped": {**IMAGE, "podMonitor.create": True, "podMonitor.labels": {"release": "prometheus"}},
     "with a profile": {**IMAGE, **PROFILE},
     "with dashboards": {**IMAGE, "dashboards.create": True},
