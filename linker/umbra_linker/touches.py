@@ -33,6 +33,14 @@ CORE_PART = 0.01
 """Part of a core that touching may use."""
 BUDGET_SECONDS = 10.0
 """Over which that holds, whenever one begins to count."""
+REFUSING_PART = 0.05
+"""Of that, what is kept for hints that are dropped: telling so takes some 15 us of the thread, too."""
+SLICES = 100
+"""In so many the span is remembered: each hint looks at all of them."""
+CALL_PAGES = 50
+"""A touch of one page takes as long as so many pages in a longer one."""
+DEARER = 1.5
+"""So much more than all of late, for its size, the next touch may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +63,47 @@ class _Hint:
     """One entry a page and one for the checkpoint; False only where this rank asked and the store has it not."""
 
 
+@dataclass(slots=True)
+class _Used:
+    """What was used in a slice of time."""
+
+    begin: float
+    end: float = 0.0
+    seconds: float = 0.0
+    rate: float = 0.0
+    """Seconds a page of what was dearest for its size."""
+
+
 class CpuBudget:
-    """A part of a core that is never exceeded over a span of time, whenever it begins. Pure but for its arguments."""
+    """A part of a core that is not exceeded over a span of time, whenever it begins. Pure but for its arguments.
+
+    What work will take is known only afterwards, so it is reckoned from what work of late took for its size. The bound
+    holds while none takes more than ``DEARER`` times as much, and none alone takes more than there is.
+    """
 
     def __init__(self, part: float = CORE_PART, seconds: float = BUDGET_SECONDS) -> None:
         """Begin with nothing used."""
-        self._most = part * seconds
+        self._most = part * seconds * (1 - REFUSING_PART)
         self._seconds = seconds
-        self._used: deque[tuple[float, float]] = deque()
+        self._used: deque[_Used] = deque()
         self._sum = 0.0
 
-    def allows(self, now: float) -> bool:
-        """Return whether at ``now``, in monotonic seconds, so much is left as the dearest of late has taken."""
-        while self._used and self._used[0][0] <= now - self._seconds:
-            self._sum -= self._used.popleft()[1]
+    def allows(self, now: float, pages: int) -> bool:
+        """Return whether at ``now``, in monotonic seconds, enough is left for so many pages."""
+        while self._used and self._used[0].end <= now - self._seconds:
+            self._sum -= self._used.popleft().seconds
         if not self._used:
             self._sum = 0.0  # Sums of fractions drift.
-        return self._sum + max((seconds for _, seconds in self._used), default=0.0) <= self._most
+        rate = max((used.rate for used in self._used), default=0.0)
+        return self._sum + DEARER * rate * (pages + CALL_PAGES) <= self._most
 
-    def spend(self, now: float, seconds: float) -> None:
-        """Count CPU seconds that were used up to ``now``; one that is dearer than those before it may overdraw."""
-        self._used.append((now, seconds))
+    def spend(self, now: float, pages: int, seconds: float) -> None:
+        """Count CPU seconds that were used up to ``now`` for so many pages; 0 where the work was not done."""
+        rate = seconds / (pages + CALL_PAGES) if pages else 0.0
+        if not self._used or now - self._used[-1].begin >= self._seconds / SLICES:
+            self._used.append(_Used(begin=now))
+        used = self._used[-1]
+        used.end, used.seconds, used.rate = now, used.seconds + seconds, max(used.rate, rate)
         self._sum += seconds
 
 
@@ -147,11 +175,12 @@ class Touches:
         return not self._thread.is_alive()
 
     def _serve(self) -> None:
+        counted = time.thread_time()
         while hint := self._work.get():
-            begin = time.thread_time()
             present = [True] * (len(hint.pages) + 1)
-            result = HintResult.BUDGET
-            if self._budget.allows(time.monotonic()):
+            result, pages = HintResult.BUDGET, 0
+            if self._budget.allows(time.monotonic(), len(hint.pages)):
+                pages = len(hint.pages)
                 try:
                     self._touch(hint, present)
                     result = HintResult.TOUCHED
@@ -163,8 +192,10 @@ class Touches:
                     self._failing = True
                     present = [True] * (len(hint.pages) + 1)
                     result = HintResult.ERROR
-            used = time.thread_time() - begin
-            self._budget.spend(time.monotonic(), used)
+            # All that the thread took since the last hint, so that waking up and counting are in it.
+            used = time.thread_time() - counted
+            counted += used
+            self._budget.spend(time.monotonic(), pages, used)
             self._metrics.hinted(result, cpu_seconds=used)
             hint.present = present
 
