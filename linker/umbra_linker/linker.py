@@ -49,7 +49,7 @@ from .live import NONE, LiveSettings
 from .loads import Loads
 from .lookups import Found, Lookups
 from .metrics import LinkerMetrics
-from .mover import Mover
+from .mover import KeysOf, Mover
 from .offloads import Offloads
 from .planning import owned_pages
 from .recent import RecentPages
@@ -295,10 +295,15 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         lengths = list(range(1, len(pages) + 1))
         kv_present: list[bool] = []
         without_draft = 0
+        answers: list[list[bool]] = []
         # The draft last: what it takes away is then what the other pools have.
-        for transfer in sorted(expanded, key=lambda transfer: transfer.name == PoolName.DRAFT):
+        ordered = sorted(expanded, key=lambda transfer: transfer.name == PoolName.DRAFT)
+        for place, transfer in enumerate(ordered):
             # No policy looks beyond the longest length that is still possible.
-            present = self._page_exists(pages[: lengths[-1]], transfer)
+            possible = lengths[-1]
+            if place == len(answers):
+                answers += self._mover.exists(pages[:possible], [self._keys_in(pool) for pool in ordered[place:]])
+            present = answers[place][:possible]
             if transfer.name == PoolName.KV:
                 kv_present = present
             lengths = self._apply_hit_policy(lengths, present, transfer)
@@ -315,8 +320,8 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         }
         return {name.value: len(self._names[name]) * count for name, count in pages.items()}
 
-    def _page_exists(self, page_keys: list[str], transfer: Any) -> list[bool]:
-        return self._mover.exists(page_keys, lambda pages: self._object_keys_for_pages(list(pages), transfer)[0])
+    def _keys_in(self, transfer: Any) -> KeysOf:
+        return lambda pages: self._object_keys_for_pages(list(pages), transfer)[0]
 
     # ---- load ----
 

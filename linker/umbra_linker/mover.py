@@ -13,6 +13,12 @@ from .transfers import ParallelCalls
 
 logger = logging.getLogger(__name__)
 
+MOST_NAME_BYTES = 32 << 20
+"""Bytes of object names that one existence check carries: the tested store calls all absent in one beyond 64 MiB."""
+
+KeysOf = Callable[[Sequence[str]], list[str]]
+"""Gives the object keys of some pages in one pool: equally many and equally long for each page, page by page."""
+
 
 class Mover:
     """Cuts work into calls of at most ``chunk_pages`` pages, at most ``rpc_parallelism`` of them at once."""
@@ -36,21 +42,30 @@ class Mover:
         for calls in (self._exists_calls, self._read_calls, self._write_calls):
             calls.limit = settings.rpc_parallelism
 
-    def exists(self, pages: Sequence[str], keys_of: Callable[[Sequence[str]], list[str]]) -> list[bool]:
-        """Return for each page whether all of its objects exist.
+    def exists(self, pages: Sequence[str], pools: Sequence[KeysOf]) -> list[list[bool]]:
+        """Return for each page whether all of its objects in a pool exist: for each pool, or for the first one only.
+
+        All pools are asked in one call where it can carry them; else the first one is, in as many calls as it takes,
+        and the answer may spare the caller the rest.
 
         Args:
-            pages: hashes.
-            keys_of: gives the object keys of some pages, equally many for each, page by page.
+            pages: hashes, at least one.
+            pools: at least one.
         """
+        if self._pages_in_a_call(pages, pools) >= len(pages):
+            keys = [keys_of(pages) for keys_of in pools]
+            found = iter(self.store.exists([key for some in keys for key in some]))
+            return [_whole_pages([next(found) for _ in some], len(pages)) for some in keys]
 
         def some_exist(span: slice) -> list[bool]:
-            keys = keys_of(pages[span])
-            found = self.store.exists(keys)
-            per_page = len(keys) // len(pages[span])
-            return [all(found[i : i + per_page]) for i in range(0, len(found), per_page)]
+            return _whole_pages(self.store.exists(pools[0](pages[span])), len(pages[span]))
 
-        return _flat(self._exists_calls.map(some_exist, spans(len(pages), self._pages)))
+        cut = spans(len(pages), max(1, self._pages_in_a_call(pages, pools[:1])))
+        return [_flat(self._exists_calls.map(some_exist, cut))]
+
+    def _pages_in_a_call(self, pages: Sequence[str], pools: Sequence[KeysOf]) -> int:
+        size = sum(len(key.encode()) for keys_of in pools for key in keys_of(pages[:1]))
+        return min(self._pages // len(pools), MOST_NAME_BYTES // size)
 
     def read(self, batch: ObjectBatch) -> list[bool]:
         """Read the ranges of every object; see ``Store.read``."""
@@ -81,6 +96,11 @@ class Mover:
 
     def _spans(self, batch: ObjectBatch) -> list[slice]:
         return batch.spans(most_objects=self._pages * batch.per_page, most_ranges=self._most_ranges)
+
+
+def _whole_pages(found: list[bool], pages: int) -> list[bool]:
+    per_page = len(found) // pages
+    return [all(found[i : i + per_page]) for i in range(0, len(found), per_page)]
 
 
 def _flat(chunks: list[list[bool]]) -> list[bool]:

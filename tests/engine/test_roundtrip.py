@@ -76,6 +76,21 @@ def test_calls_of_one_page_and_many_at_once_keep_every_byte_in_its_place(rank_la
     restored_equal(results)
 
 
+@pytest.mark.parametrize(("most", "asked"), [(15, [15]), (10, [5, 10]), (3, [3, 2] * 3)])
+def test_a_lookup_asks_for_all_pools_at_once_where_a_call_carries_them(
+    rank_lab: RankLab, store: Store, most: int, asked: list[int]
+) -> None:
+    """KV, states and draft of five pages: in one call, KV before the others, or each pool in two calls."""
+    (result,) = rank_lab.run(
+        "roundtrip.stored_and_restored",
+        address=store.address,
+        pages=[5],
+        settings={"chunkPages": most, "rpcParallelism": 1},
+    )
+    assert result["restored"] == [{"loaded": 5 * PAGE, "landed": True, "wrong": []}]
+    assert result["asked"] == asked
+
+
 def test_17536_restored_tokens_are_equal(rank_lab: RankLab, store: Store) -> None:
     pages = 17_536 // PAGE
     (result,) = rank_lab.run("roundtrip.stored_and_restored", address=store.address, pages=[pages])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 
 import prometheus_client
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from umbra_linker.batch import ObjectBatch
 from umbra_linker.metrics import LinkerMetrics
-from umbra_linker.mover import Mover
+from umbra_linker.mover import MOST_NAME_BYTES, Mover
 from umbra_linker.settings import Settings
-from umbra_linker.store import StoreError
+from umbra_linker.store import CallClock, MoriStore, Store, StoreError
 
 
 class _Store:
@@ -36,7 +37,7 @@ class _Store:
         return self.exists(keys)
 
 
-def mover_of(store: _Store, *, pages: int = 4, calls: int = 3) -> tuple[Mover, prometheus_client.CollectorRegistry]:
+def mover_of(store: Store, *, pages: int = 4, calls: int = 3) -> tuple[Mover, prometheus_client.CollectorRegistry]:
     """A mover with calls of ``pages`` pages, and the registry that it counts in."""
     registry = prometheus_client.CollectorRegistry()
     settings = Settings(rpc_parallelism=calls, chunk_pages=pages)
@@ -53,9 +54,63 @@ def test_a_page_exists_when_all_of_its_objects_do(present: set[int], pages: int,
     names = [f"{page}_" for page in range(30)]
     store = _Store({key for page in present for key in keys_of([f"{page}_"])} | {"7_k"})
     mover, _ = mover_of(store, pages=pages, calls=calls)
-    assert mover.exists(names, keys_of) == [page in present for page in range(30)]
+    assert mover.exists(names, [keys_of]) == [[page in present for page in range(30)]]
     assert sorted(key for call in store.calls for key in call) == sorted(keys_of(names))
     assert max(map(len, store.calls)) <= 2 * pages
+
+
+def states_of(pages: Sequence[str]) -> list[str]:
+    """One object a page."""
+    return [f"{page}state" for page in pages]
+
+
+def drafts_of(pages: Sequence[str]) -> list[str]:
+    """One object a page."""
+    return [f"{page}draft" for page in pages]
+
+
+POOLS = (keys_of, states_of, drafts_of)
+
+
+@given(st.sets(st.sampled_from([key for pool in POOLS for key in pool("abcd")])))
+def test_the_pools_that_one_call_carries_are_asked_in_one_and_each_has_its_own_answer(present: set[str]) -> None:
+    store = _Store(present)
+    mover, _ = mover_of(store, pages=12)
+    kv = [{f"{page}k", f"{page}v"} <= present for page in "abcd"]
+    assert mover.exists("abcd", POOLS) == [
+        kv,
+        [f"{page}state" in present for page in "abcd"],
+        [f"{page}draft" in present for page in "abcd"],
+    ]
+    assert store.calls == [[key for pool in POOLS for key in pool("abcd")]]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 11])
+def test_pools_that_one_call_does_not_carry_are_asked_one_after_the_other(most: int) -> None:
+    """Whoever asks may learn from the first that the others need not be asked."""
+    store = _Store(set(keys_of("acd")) | set(states_of("b")))
+    mover, _ = mover_of(store, pages=most)
+    assert mover.exists("abcd", POOLS) == [[True, False, True, True]]
+    assert sorted(key for call in store.calls for key in call) == sorted(keys_of("abcd"))
+    assert max(map(len, store.calls)) <= 2 * most
+
+
+@pytest.mark.parametrize("length", [10, MOST_NAME_BYTES // 30, MOST_NAME_BYTES // 3])
+def test_one_call_carries_no_more_names_than_the_store_takes(length: int) -> None:
+    pages = [f"{page}" * length for page in range(6)]
+    store = _Store(set(pages[1:]))
+    mover, _ = mover_of(store, pages=100)
+    found = mover.exists(pages, [list, list])
+    assert found[0] == [False, *[True] * 5]
+    assert found == [found[0]] * (2 if 12 * length <= MOST_NAME_BYTES else 1)
+    assert all(sum(map(len, call)) <= MOST_NAME_BYTES for call in store.calls)
+
+
+def test_too_few_answers_for_all_pools_together_are_not_divided_among_them() -> None:
+    client = types.SimpleNamespace(batch_exists=lambda keys: [True] * (len(keys) - 1))
+    mover, _ = mover_of(MoriStore(client, CallClock(lambda *call: None)), pages=12)
+    with pytest.raises(StoreError):
+        mover.exists("abcd", POOLS)
 
 
 def batch_of(objects: int) -> ObjectBatch:

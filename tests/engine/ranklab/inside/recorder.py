@@ -8,11 +8,13 @@ from player import Player
 
 
 class Recorder:
-    """The real client, and the key and size of each object that was put through it, in order."""
+    """The real client, and what went through it, in order: of each object that was put the key and size."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self.put: list[tuple[str, int]] = []
+        self.asked: list[int] = []
+        """Objects of each existence check."""
 
     @classmethod
     def over(cls, player: Player) -> Recorder:
@@ -32,3 +34,7 @@ class Recorder:
     def batch_put_ranges_from_ptr(self, keys: Any, sizes: Any, *ranges: Any) -> Any:
         self.put += zip(keys, sizes, strict=True)
         return self._client.batch_put_ranges_from_ptr(keys, sizes, *ranges)
+
+    def batch_exists(self, keys: Any) -> Any:
+        self.asked.append(len(keys))
+        return self._client.batch_exists(keys)

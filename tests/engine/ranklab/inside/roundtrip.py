@@ -33,6 +33,7 @@ def stored_and_restored(
     return {
         "restored": restored,
         "wrote": dict(recorder.put),
+        "asked": recorder.asked,
         "leaked": player.leaked(),
         "core": type(player.cache.tree_core).__name__,
     }
