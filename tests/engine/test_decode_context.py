@@ -6,7 +6,6 @@ but in the last test, where the real engine serves, with an attention for the CP
 
 from __future__ import annotations
 
-import os
 import signal
 import urllib.error
 from pathlib import Path
@@ -184,7 +183,7 @@ def shared_kv(tmp_path: Path) -> list[Path]:
     metadata.mkdir()
     write_metadata(metadata, "sharedkv", "1.0")
     (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\nsharedkv = sharedkv:register\n")
-    return [tmp_path, HERE / "sharedkv", HERE / "linkers"]
+    return [tmp_path, HERE / "sharedkv", HERE / "linkers", HERE]
 
 
 @pytest.mark.parametrize(
@@ -236,11 +235,11 @@ def test_a_frozen_and_a_replaced_store_cost_hits_and_no_request(
     client = engine.client
     first = _stored_and_restored(engine, seed=50)
     client.flush()
-    os.kill(store.process.pid, signal.SIGSTOP)
+    store.freeze()
     try:
         frozen = client.generate([*prompt(300, seed=50), 9])
     finally:
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.thaw()
     wait_for(lambda: total(client, "umbra_linker_breaker_open") == 0, 20.0, "the breaker stays open")
     wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
     client.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 import urllib.error
@@ -78,7 +77,7 @@ def test_a_frozen_store_blocks_neither_flush_nor_metrics(
         pending = total(client, "umbra_linker_offload_queue_depth")
         age = total(client, "umbra_linker_offload_oldest_seconds")
     finally:
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.thaw()
     wait_until_stored(client, kv_objects=80 // PAGE)
     client.flush()
     restored = client.generate([*text, 9])
@@ -104,7 +103,7 @@ def test_a_frozen_store_costs_hits_but_no_request_and_hits_resume_after_the_thaw
     on_device = [client.generate([*text, 9]) for text in (first, second)]
     wait_until_stored(client, kv_objects=2 * (200 // PAGE))
     client.flush()
-    os.kill(store.process.pid, signal.SIGSTOP)
+    store.freeze()
     try:
         waited = total(client, "umbra_linker_lookup_seconds_sum")
         frozen = [client.generate([*text, 9]) for text in (first, second)]
@@ -114,7 +113,7 @@ def test_a_frozen_store_costs_hits_but_no_request_and_hits_resume_after_the_thaw
         )
         open_breakers = total(client, "umbra_linker_breaker_open")
     finally:
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.thaw()
     wait_for(lambda: total(client, "umbra_linker_breaker_open") == 0, 20.0, "the breaker stays open")
     wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
     client.flush()
@@ -164,7 +163,7 @@ def test_a_load_that_the_store_never_answers_ends_the_store_and_its_requests_onl
 ) -> None:
     settings = {"loadDeadlineSeconds": 2}
     arguments = linker_arguments(store.address, settings, linker="FreezingLinker", module="freezing_linker")
-    launch = Launch([*arguments, "--tp-size", str(ranks)], path=[LINKERS, *kit_path])
+    launch = Launch([*arguments, "--tp-size", str(ranks)], path=[LINKERS, LINKERS.parent, *kit_path])
     engine = fork_launcher.launch(launch, f"fenced-{ranks}")
     client = engine.client
     text = prompt(200, seed=30)
@@ -202,7 +201,7 @@ def test_a_frozen_store_holds_no_more_of_the_device_than_it_may(
     client = engine.client
     client.generate(prompt(80, seed=40))
     wait_until_stored(client, kv_objects=80 // PAGE)
-    os.kill(store.process.pid, signal.SIGSTOP)
+    store.freeze()
     try:
         asked = 0
         while total(client, "umbra_linker_skipped_offloads_total") == 0 and asked < 60:
@@ -214,7 +213,7 @@ def test_a_frozen_store_holds_no_more_of_the_device_than_it_may(
         held_later = total(client, "umbra_linker_offload_queue_depth")
         skipped = total(client, "umbra_linker_skipped_offloads_total")
     finally:
-        os.kill(store.process.pid, signal.SIGCONT)
+        store.thaw()
     wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, 20.0, "nodes wait for ever")
     failed = total(client, "umbra_linker_failed_offloads_total")
     engine.stop()
@@ -231,5 +230,5 @@ def _freeze_before_offload(engine: Engine, store: Store, text: list[int]) -> Non
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(engine.client.generate, text, 48)
         wait_for(lambda: total(engine.client, "umbra_linker_lookups_total") > before, 20.0, "no lookup", every=0.01)
-        os.kill(store.process.pid, signal.SIGSTOP)
+        store.freeze()
         answer.result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,13 +77,13 @@ class _Case:
 
     def freeze(self) -> None:
         """Stop the store, with no load under way."""
-        os.kill(self.store.process.pid, signal.SIGSTOP)
+        self.store.freeze()
 
     def thaw(self) -> None:
         """Let the store go on: it is asked again, takes what waits, and gives what it had."""
         client = self.engine.client
         assert total(client, "umbra_linker_skipped_offloads_total") > 0, "the pool was full of what waits"
-        os.kill(self.store.process.pid, signal.SIGCONT)
+        self.store.thaw()
         wait_for(lambda: total(client, "umbra_linker_breaker_open") == 0, THAWED_SECONDS, "the breaker stays open")
         wait_for(lambda: total(client, "umbra_linker_offload_queue_depth") == 0, THAWED_SECONDS, "nodes wait for ever")
         client.flush()
@@ -118,5 +117,5 @@ def _serving(launcher: ForkLauncher, environment: Environment, path: list[Path],
         try:
             yield _Case(engine, store)
         finally:
-            os.kill(store.process.pid, signal.SIGCONT)
+            store.thaw()
             engine.stop()

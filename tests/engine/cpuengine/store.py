@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from freezing import freeze
 
 from .description import Environment
 from .errors import EngineEnvironmentError
@@ -34,6 +37,14 @@ class Store:
         """Stop the server and forget its contents."""
         stop_session(self.process.pid, timeout=10.0)
         self.process.wait()
+
+    def freeze(self) -> None:
+        """Stop the server where it is; nothing of it runs when this returns."""
+        freeze(self.process.pid)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self.process.send_signal(signal.SIGCONT)
 
     def replace(self) -> None:
         """Kill the server and run an empty one at the same address, as an agent does."""

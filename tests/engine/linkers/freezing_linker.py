@@ -1,9 +1,8 @@
 """A linker whose store freezes between lookup and load."""
 
-import os
-import signal
 from typing import Any
 
+from freezing import freeze
 from umbra_linker.connection import epoch_at
 from umbra_linker.linker import UmbraLinker
 
@@ -21,7 +20,7 @@ class _FreezingClient:
     def batch_get_ranges_into_ptr(self, *arguments: Any) -> Any:
         epoch = epoch_at(self._address)
         if epoch is not None:
-            os.kill(epoch.pid, signal.SIGSTOP)
+            freeze(epoch.pid)
         return self._client.batch_get_ranges_into_ptr(*arguments)
 
 

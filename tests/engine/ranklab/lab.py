@@ -12,6 +12,8 @@ from cpuengine import Environment
 from cpuengine.processes import die_with_parent, stop_session
 
 INSIDE = Path(__file__).resolve().parent / "inside"
+BESIDE = INSIDE.parents[1]
+"""What tests and ranks share."""
 
 
 class RankFailed(RuntimeError):
@@ -25,7 +27,10 @@ class RankLab:
         """Start the process (about 10 s); ``path`` are import paths of the linker, logs go to ``folder``."""
         self._folder = folder
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-        own = {"PYTHONPATH": os.pathsep.join(map(str, [INSIDE, *path])), "RANKLAB_MODEL": str(environment.model_dir)}
+        own = {
+            "PYTHONPATH": os.pathsep.join(map(str, [INSIDE, BESIDE, *path])),
+            "RANKLAB_MODEL": str(environment.model_dir),
+        }
         self._log = folder / "ranklab.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

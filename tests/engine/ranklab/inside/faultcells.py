@@ -5,6 +5,7 @@ The store is a real one. Somebody outside starts an empty one whenever it has di
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from faults import send
 from player import Player, linker_config
 from rank import PAGE, Rank
 
 import umbra_linker.linker
 import umbra_linker.upkeep
+from freezing import freeze
 from umbra_linker.connection import epoch_at
 from umbra_linker.hooks import linker_work
 
@@ -160,8 +163,15 @@ class _Scene:
         return lambda: self._hold.unlink(missing_ok=True)
 
     def _frozen(self) -> Undo:
-        self._signal(signal.SIGSTOP)
-        return lambda: self._signal(signal.SIGCONT)
+        pid = self._store()
+        send(self.rank, pid, signal.SIGSTOP)
+
+        def undo() -> None:
+            # The linker kills a store that does not answer a load.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+        return undo
 
     def _replaced(self) -> Undo:
         store, old = self.player.linker.store, self.player.linker.store.client
@@ -179,13 +189,13 @@ class _Scene:
         """It runs for 20 of 70 ms."""
         if self.rank.rank:
             return _nothing
-        ended = threading.Event()
+        pid, ended = self._store(), threading.Event()
 
         def slow_down() -> None:
             while not ended.wait(0.02):
-                self._signal(signal.SIGSTOP)
+                freeze(pid)
                 time.sleep(0.05)
-                self._signal(signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
         thread = threading.Thread(target=slow_down)
         thread.start()
@@ -193,6 +203,7 @@ class _Scene:
         def undo() -> None:
             ended.set()
             thread.join()
+            os.kill(pid, signal.SIGCONT)  # Fails where it was another store in the end.
 
         return undo
 
@@ -226,13 +237,15 @@ class _Scene:
         return undo
 
     def _kill(self) -> None:
+        pid = self._store()
         self._together()
-        self._signal(signal.SIGKILL)
+        send(self.rank, pid, signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _store(self) -> int:
+        """Return the process that a fault is to befall; without one, nothing would be tested."""
         epoch = epoch_at(self.address)
-        if self.rank.rank == 0 and epoch is not None:
-            os.kill(epoch.pid, number)
+        assert epoch is not None, "no store is there that could fail"
+        return epoch.pid
 
     def _together(self) -> None:
         if self.rank.group is not None:

@@ -6,13 +6,14 @@ import os
 import random
 import signal
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from player import Player, linker_config
 from rank import CHUNK, PAGE, Rank
+
+from freezing import freeze
 
 PAGES, STATES = 40, 14
 
@@ -175,19 +176,9 @@ def _compute(player: Player, turn: int, shared: random.Random) -> list[int]:
 
 def send(rank: Rank, pid: int, number: signal.Signals) -> None:
     """Send the store a signal, before any rank goes on."""
-    if rank.rank == 0:
+    if rank.rank == 0 and number is signal.SIGSTOP:
+        freeze(pid)
+    elif rank.rank == 0:
         os.kill(pid, number)
-        # On a busy machine the store goes on until the one thread runs that was chosen to take the signal.
-        while number is signal.SIGSTOP and not _stopped(pid):
-            time.sleep(0.001)
     if rank.group is not None:
         torch.distributed.barrier(rank.group)
-
-
-def _stopped(pid: int) -> bool:
-    """Return whether every thread of a process has been stopped."""
-    try:
-        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except OSError:
-        return False  # A thread has ended meanwhile.
-    return set(states) == {"T"}
