@@ -1,6 +1,7 @@
-"""`make up-api` again, after the operator's code changed or broke: what it says is of now, not of before."""
+"""`make up-api` again, after an early end or a change of the operator: what it says is of now, not of before."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 
 from kubelet import reserved_name
 from localcluster import cluster as local
-from localcluster import images, problems
+from localcluster import images, problems, process
 from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.progress import Progress
 from localcluster.state import State
-from localstack import apionly
+from localstack import apionly, monitoring, summary
+from localstack.__main__ import main
+from product import install_crds
 
 pytestmark = pytest.mark.apiserver
 
@@ -71,3 +74,25 @@ def test_a_start_that_fails_says_what_it_could_not_remove(monkeypatch: pytest.Mo
         local.up(Progress(), api_only=True)
     said = problems.sentence(caught.value)
     assert said == "etcd ended at once: read its log. What was started could not be removed: Processes 7 do not end."
+
+
+def test_what_is_missing_of_an_unfinished_start_is_said_with_the_command_that_goes_on(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = local.up(Progress(), api_only=True)
+    again = layout().command("up-api")
+    assert summary.status().endswith(f"\n\nUmbra is not installed on this cluster yet: `{again}` goes on from there.")
+    install_crds(running)
+    assert summary.status().endswith(f"\n\nThere is no K3Deployment: `{again}` makes one.")
+    with pytest.raises(
+        ClusterError, match=r"has no node, .* make down` removes it, .* make up` starts one with a node"
+    ):
+        monitoring.demo()
+    # The other kind is refused here, and does not go on from anything.
+    monkeypatch.setattr(sys, "argv", ["localstack", "up"])
+    assert main() == 1
+    assert f"a cluster runs: `{again}` goes on from there" in capsys.readouterr().err
+    running.kubeconfig.unlink()
+    assert summary.status().endswith(f"`{again}` goes on from there.")
+    process.stop([State.load(layout().state).processes["apiserver"]], 10)
+    assert summary.status().endswith(f"\n\nthe API server does not run; `{again}` repairs what is dead")

@@ -1,6 +1,7 @@
 """What `make status` says of deployments, whatever state they and the cluster are in."""
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 
 from builders import deployment
+from kubelet import reserved_name
 from localcluster.controlplane import ControlPlane
+from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.process import Process, identify
 from localcluster.state import State
-from localstack import summary
-from product import ROOT
+from localstack import monitoring, product, summary
+from product import ROOT, install_crds
 
 
 @pytest.fixture
@@ -69,3 +72,33 @@ def test_every_deployment_of_a_running_cluster_is_shown(
     shown = lines[lines.index(f"{namespace}/k3") + 1 :]
     assert shown[0] == "  endpoint      http://127.0.0.1:40001  (POST /generate with input_ids)"
     assert shown[1].endswith("none yet: the operator has not looked at it")
+
+
+@pytest.mark.apiserver
+@pytest.mark.kubelet
+def test_prometheus_says_how_far_a_start_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would scrape a whole node; here are only the records of one, which was ended early, and its API server."""
+    with reserved_name("half") as name, ControlPlane() as control_plane:
+        monkeypatch.setenv("UMBRA_CLUSTER", name)
+        where = layout()
+        again = where.command("up")
+        try:
+            with pytest.raises(ClusterError, match=f"nothing to scrape: `{again}` starts"):
+                monitoring.demo()
+            apiserver = identify(control_plane.pids["apiserver"])
+            assert isinstance(apiserver, Process)
+            State(where.state).record("apiserver", apiserver, "")
+            with pytest.raises(ClusterError, match=f"API server does not answer .*`{again}` goes on"):
+                monitoring.demo()
+            where.kubeconfig.write_text(control_plane.kubeconfig.read_text())
+            with pytest.raises(ClusterError, match=f"not installed on this cluster yet: `{again}` goes on"):
+                monitoring.demo()
+            install_crds(control_plane)
+            with pytest.raises(ClusterError, match=f"umbra-demo/demo is not there: `{again}` makes it"):
+                monitoring.demo()
+            control_plane.kubectl("create", "namespace", product.NAMESPACE)
+            control_plane.kubectl("create", "-f", "-", stdin=json.dumps(deployment(product.NAME, product.NAMESPACE)))
+            with pytest.raises(ClusterError, match=f"not made all of umbra-demo/demo yet: `{again}` waits for it"):
+                monitoring.demo()
+        finally:
+            shutil.rmtree(where.directory, ignore_errors=True)

@@ -203,6 +203,16 @@ def find(name: str | None = None) -> Cluster | None:
     return Cluster(where, toolchain.kubernetes(node=with_node), NODE_IP if with_node else None, state)
 
 
+def has_node(name: str | None = None) -> bool:
+    """Whether the cluster was started with a node; True when nothing was started."""
+    return State.load(layout(name).state).values.get(_MODE, NODE) == NODE
+
+
+def starter(name: str | None = None) -> str:
+    """The command that started the cluster, and repairs it or goes on where it was interrupted."""
+    return layout(name).command("up" if has_node(name) else "up-api")
+
+
 def refuse_another_mode(where: Layout, *, api_only: bool) -> None:
     """Raise ClusterError when a cluster of the other kind runs here: it would go, with all objects in it."""
     state = State.load(where.state)

@@ -96,7 +96,7 @@ def _left(before: str) -> str:
             return ""
     except (ClusterError, CacheError):
         return ""
-    again, end = where.command("up"), where.command("down")
+    again, end = cluster.starter(), where.command("down")
     return f"{before}a cluster runs: `{again}` goes on from there, `{end}` removes it (logs: {where.logs})"
 
 

@@ -19,6 +19,7 @@ from localcluster import cluster, images, toolchain
 from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.progress import Progress
+from umbra_operator.render.names import LABEL_DEPLOYMENT
 from umbra_operator.render.podmonitors import pod_monitor
 
 from . import product
@@ -78,11 +79,25 @@ class Prometheus:
 
 
 def demo() -> Stack:
-    """The running local cluster's demo. Raises ClusterError when there is none."""
+    """The running local cluster's demo. Raises ClusterError when there is none, or not the whole of it yet."""
+    where, again = layout(), cluster.starter()
+    if not cluster.has_node():
+        raise ClusterError(
+            f"The local cluster has no node, so there is nothing to scrape: `{where.command('down')}` removes it, "
+            f"then `{where.command('up')}` starts one with a node."
+        )
     running = cluster.find()
-    if running is None or running.node_ip is None:
-        raise ClusterError(f"There is nothing to scrape: `{layout().command('up')}` starts the local cluster.")
-    name = running.kubectl("-n", product.NAMESPACE, "get", "k3", NAME, "-o", "jsonpath={.spec.profileRef.name}")
+    if running is None:
+        raise ClusterError(f"There is nothing to scrape: `{again}` starts the local cluster.")
+    if left := product.unfinished(running.kubectl, where, again):
+        raise ClusterError(left)
+    get = ("-n", product.NAMESPACE, "get")
+    name = running.kubectl(*get, "k3", NAME, "--ignore-not-found", "-o", "jsonpath={.spec.profileRef.name}")
+    if not name:
+        raise ClusterError(f"The deployment {product.NAMESPACE}/{NAME} is not there: `{again}` makes it.")
+    service = running.kubectl(*get, "service", NAME, "--ignore-not-found", "-o", "name")
+    if not service or not running.kubectl(*get, "secrets", "-l", f"{LABEL_DEPLOYMENT}={NAME}", "-o", "name"):
+        raise ClusterError(f"The operator has not made all of {product.NAMESPACE}/{NAME} yet: `{again}` waits for it.")
     return Stack(running, cpuengine.environment(), name)
 
 

@@ -12,6 +12,7 @@ from cpuengine import Environment
 from localcluster import images
 from localcluster.cluster import Cluster
 from localcluster.errors import ClusterError
+from localcluster.layout import Layout
 from localcluster.progress import Progress
 from umbra_images import definitions
 
@@ -77,6 +78,18 @@ def _forget_unfinished(cluster: Cluster) -> None:
     """Removes Helm's record of an installation whose Helm was killed: Helm refuses to go on from there for ever."""
     pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
     cluster.kubectl("-n", SYSTEM_NAMESPACE, "delete", "secret", "-l", pending)
+
+
+def unfinished(kubectl: Callable[..., str], where: Layout, again: str) -> str | None:
+    """Why nothing can be asked about deployments, with the command that goes on; None when it can.
+
+    A start may be under way, or was ended before it installed Umbra; kubectl's own words would not say so.
+    """
+    try:
+        kinds = kubectl("get", "crd", "k3deployments.umbra.dev", "--ignore-not-found", "-o", "name")
+    except ClusterError:
+        return f"The API server does not answer (log: {where.log('apiserver')}): `{again}` goes on from there."
+    return None if kinds else f"Umbra is not installed on this cluster yet: `{again}` goes on from there."
 
 
 def apply(cluster: Cluster, body: dict[str, Any], namespace: str = NAMESPACE) -> None:

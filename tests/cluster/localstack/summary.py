@@ -7,7 +7,6 @@ from typing import Any
 
 from localcluster import cluster
 from localcluster.controlplane import run_kubectl
-from localcluster.errors import ClusterError
 from localcluster.layout import layout
 from localcluster.state import State
 
@@ -42,18 +41,23 @@ def after_up(stack: product.Stack, engine: Engine, shown: Shown) -> str:
 def status() -> str:
     """What of the cluster runs, where its engine answers, and the conditions of every deployment."""
     where = layout()
+    again = cluster.starter()
     if not (lines := cluster.status()):
-        return f"no cluster runs; `{where.command('up')}` starts one"
+        return f"no cluster runs; `{again}` starts one"
     processes = State.load(where.state)
     apiserver = processes.processes.get("apiserver")
     if apiserver is None or not apiserver.alive:
-        return "\n".join([*lines, "", f"the API server does not run; `{where.command('up')}` repairs what is dead"])
-    kubectl = Path(f"/proc/{apiserver.pid}/exe").readlink().with_name("kubectl")
-    asked = ("get", "k3deployments", "--all-namespaces", "--request-timeout=10s", "-o", "json")
-    try:
-        found = json.loads(run_kubectl(kubectl, where.kubeconfig, asked))["items"]
-    except ClusterError as problem:
-        return "\n".join([*lines, "", str(problem)])
+        return "\n".join([*lines, "", f"the API server does not run; `{again}` repairs what is dead"])
+    program = Path(f"/proc/{apiserver.pid}/exe").readlink().with_name("kubectl")
+
+    def kubectl(*arguments: str) -> str:
+        return run_kubectl(program, where.kubeconfig, [*arguments, "--request-timeout=10s"])
+
+    if left := product.unfinished(kubectl, where, again):
+        return "\n".join([*lines, "", left])
+    found = json.loads(kubectl("get", "k3deployments", "--all-namespaces", "-o", "json"))["items"]
+    if not found:
+        return "\n".join([*lines, "", f"There is no K3Deployment: `{again}` makes one."])
     for body in found:
         name = body["metadata"]["name"]
         lines += ["", f"{body['metadata']['namespace']}/{name}"]
