@@ -11,14 +11,12 @@ What is unreadable is named by file and line. It ends the reading, or is left ou
 from __future__ import annotations
 
 import json
-import lzma
 import math
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from umbra_sim.trace import PageNumbers, Request, Session, Trace
 
 MOONCAKE_BLOCK = 512
 """Tokens a block in Mooncake's traces (FAST'25 release)."""
-_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, tarfile.ReadError, DamagedError)
+_DAMAGED = (tarfile.ReadError, DamagedError)
 
 
 class Format(StrEnum):
@@ -152,11 +150,26 @@ def _session_texts(path: Path) -> Iterator[tuple[str, bytes]]:
         if head[257:262] != b"ustar":
             yield str(path), stream.read()
             return
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
             for member in archive:
                 content = archive.extractfile(member) if member.isfile() and ".json" in member.name else None
                 if content is not None:
                     yield f"{path}:{member.name}", content.read()
+        while stream.read(1 << 20):
+            pass  # what a packed archive's own checksum says is found behind it
+
+
+class _Member(tarfile.TarInfo):
+    """A member. Only an empty block ends an archive; to tarfile, so does a header that is missing or damaged."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise
+            raise tarfile.ReadError(str(error)) from error
 
 
 def _session(data: dict[str, Any]) -> Session:

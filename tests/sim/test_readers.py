@@ -17,6 +17,14 @@ from umbra_sim.errors import InputError
 from umbra_sim.readers import Format, read
 from umbra_sim.trace import PageNumbers, Trace
 
+Pack = Callable[[bytes], bytes]
+
+
+@pytest.fixture(params=[gzip.compress, lzma.compress, zstandard.compress], ids=["gz", "xz", "zst"])
+def pack(request: pytest.FixtureRequest) -> Pack:
+    made: Pack = request.param
+    return made
+
 
 def prompts(trace: Trace) -> list[tuple[int, list[int]]]:
     return [(r.prompt, r.pages.tolist()) for s in trace.sessions for r in s.requests]
@@ -61,16 +69,14 @@ def test_the_neutral_format_opens_and_closes_the_loop(tmp_path: Path) -> None:
     assert [(s.name, s.requests[0].think) for s in closed.sessions] == [("a", 3.0), ("b", 0.0)]
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
-def test_compression_is_found_by_content(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_compression_is_found_by_content(tmp_path: Path, pack: Pack) -> None:
     line = json.dumps({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [5]}).encode()
     path = tmp_path / "trace"
     path.write_bytes(pack(line))
     assert prompts(read(path)) == [(512, list(range(8)))]
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
-def test_what_cannot_be_unpacked_is_damaged(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_what_cannot_be_unpacked_is_damaged(tmp_path: Path, pack: Pack) -> None:
     lines = [{"timestamp": n, "input_length": 512, "output_length": 1, "hash_ids": [n * n * 7919]} for n in range(9999)]
     packed = bytearray(pack("".join(json.dumps(line) + "\n" for line in lines).encode()))
     packed[len(packed) // 2 : len(packed) // 2 + 200] = b"\xff" * 200
@@ -134,6 +140,62 @@ def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path, share: float) ->
     whole.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(InputError, match="damaged or was cut off"):
         read(whole, Format.AGENTX)
+
+
+def test_a_packed_file_that_was_cut_off_is_refused_wherever_it_was(tmp_path: Path, pack: Pack) -> None:
+    """At the end of a line, too: all that is there can be read, and more was there."""
+    packed = pack(b"".join(json.dumps({**GOOD, "hash_ids": [n * n * 7919]}).encode() + b"\n" for n in range(4)))
+    path = tmp_path / "trace"
+    for length in range(8, len(packed)):
+        path.write_bytes(packed[:length])
+        with pytest.raises(InputError, match=r"damaged or was cut off: .*; fetch it again"):
+            read(path, Format.MOONCAKE)
+
+
+def test_a_zst_that_was_flushed_at_a_line_and_cut_there_is_refused(tmp_path: Path) -> None:
+    line = json.dumps(GOOD).encode() + b"\n"
+    packer = zstandard.ZstdCompressor().compressobj()
+    path = tmp_path / "trace"
+    path.write_bytes(packer.compress(line * 3) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    with pytest.raises(InputError, match=r"trace is damaged or was cut off: its end is missing; fetch it again"):
+        read(path)
+
+
+def test_streams_that_follow_one_another_are_one_file(tmp_path: Path, pack: Pack) -> None:
+    line = json.dumps(GOOD).encode() + b"\n"
+    path = tmp_path / "trace"
+    path.write_bytes(pack(line) + pack(b"") + pack(line * 5000))
+    assert read(path).requests == 5001
+    path.write_bytes(pack(line) + pack(line * 5000)[:-3])
+    with pytest.raises(InputError, match="cut off"):
+        read(path)
+    path.write_bytes(pack(line) + b"no stream at all")
+    with pytest.raises(InputError, match="damaged"):
+        read(path)
+
+
+def test_zeros_that_fill_a_gz_or_xz_up_are_nothing(tmp_path: Path) -> None:
+    line = json.dumps(GOOD).encode() + b"\n"
+    path = tmp_path / "trace"
+    for pack in (gzip.compress, lzma.compress):
+        path.write_bytes(pack(line) + bytes(20_000) + pack(line) + bytes(4))
+        assert read(path).requests == 2
+
+
+def test_a_tar_that_was_cut_off_between_two_members_or_has_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    content = lzma.decompress(write_tar(tmp_path / "set.tar.xz", [growing(str(n), 2) for n in range(3)]).read_bytes())
+    second = content.index(b"set/1.json")
+    path = tmp_path / "set.tar"
+    path.write_bytes(content)
+    assert len(read(path).sessions) == 3
+    for damaged in (
+        content[:second],
+        content[: second + 300],
+        content[:second] + b"set/7" + content[second + 5 :],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"set.tar is damaged or was cut off: .*; fetch it again"):
+            read(path)
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=8), st.integers(1, 3))
