@@ -14,6 +14,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from umbra_operator import metrics
 from umbra_operator.fleet import Fleet
 
+PATHS = ("/metrics", "/healthz", "/readyz")
+METHODS = ("GET", "HEAD")
 STALE_RESYNCS = 3
 """A leader counts as dead after this many resyncs in a row did not happen."""
 STALE_LOOK_SECONDS = 60.0
@@ -71,18 +73,26 @@ def serve(health: Health, fleet: Fleet, bind: str, port: int) -> WSGIServer:
     """``/metrics``, ``/healthz`` and ``/readyz``, beside the event loop. Raises OSError when the port is taken."""
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        path = environ["PATH_INFO"]
-        if path not in ("/healthz", "/readyz"):
-            headers, body = _exposition(fleet, environ)
-            start_response("200 OK", headers)
-            return [body]
-        good = health.live() and (path == "/healthz" or health.ready)
-        start_response("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
-        return [f"{health.sentence()}\n".encode()]
+        status, headers, body = _answer(health, fleet, environ)
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     server = make_server(bind, port, app, server_class=_Server, handler_class=_Handler)
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
+
+
+def _answer(health: Health, fleet: Fleet, environ: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Status, headers and body. What is not there or not to be read costs no look at the metrics."""
+    path, text = environ["PATH_INFO"], [("Content-Type", "text/plain; charset=utf-8")]
+    if path not in PATHS:
+        return "404 Not Found", text, f"there is only {', '.join(PATHS)}\n".encode()
+    if environ["REQUEST_METHOD"] not in METHODS:
+        return "405 Method Not Allowed", [*text, ("Allow", ", ".join(METHODS))], b"this is only read\n"
+    if path == "/metrics":
+        return "200 OK", *_exposition(fleet, environ)
+    good = health.live() and (path == "/healthz" or health.ready)
+    return "200 OK" if good else "503 Service Unavailable", text, f"{health.sentence()}\n".encode()
 
 
 def _exposition(fleet: Fleet, environ: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bytes]:

@@ -1,6 +1,7 @@
 """Liveness, readiness and the port that tells them."""
 
 import gzip
+import http.client
 import socket
 import time
 import urllib.error
@@ -13,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from umbra_operator.fleet import Fleet
-from umbra_operator.health import STALE_LOOK_SECONDS, Health, serve
+from umbra_operator.health import PATHS, STALE_LOOK_SECONDS, Health, serve
 
 
 @pytest.fixture
@@ -29,10 +30,10 @@ def server(health: Health) -> Iterator[WSGIServer]:
     server.server_close()
 
 
-def ask(server: WSGIServer, path: str) -> int:
+def ask(server: WSGIServer, path: str, method: str = "GET") -> int:
     url = f"http://127.0.0.1:{server.server_port}{path}"
     try:
-        with urllib.request.urlopen(url, timeout=3) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=3) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -61,6 +62,32 @@ def test_the_metrics_of_both_formats_can_be_read(server: WSGIServer) -> None:
             text = gzip.decompress(response.read()).decode()
         names = {family.name for family in parse(text)}
         assert {"umbra_deployment_replicas", "umbra_operator_last_resync_timestamp_seconds"} <= names
+
+
+def test_three_paths_are_read_and_nothing_else_is_answered(health: Health, server: WSGIServer) -> None:
+    health.resynced()
+    for path in PATHS:
+        for method in ("GET", "HEAD"):
+            assert ask(server, path, method) == 200, (path, method)
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+            assert ask(server, path, method) == 405, (path, method)
+    for path in ("/", "/metrics/", "/metrics/x", "/healthz2", "/readyz/", "/favicon.ico"):
+        for method in ("GET", "HEAD", "POST"):
+            assert ask(server, path, method) == 404, (path, method)
+
+
+def test_a_head_has_the_headers_of_a_get_and_no_body(health: Health, server: WSGIServer) -> None:
+    health.resynced()
+    client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=3)
+    for method in ("GET", "HEAD"):
+        client.request(method, "/readyz")
+        answer = client.getresponse()
+        body = answer.read()
+        assert int(answer.headers["Content-Length"]) > 0
+        assert bool(body) is (method == "GET")
+    client.request("POST", "/metrics")
+    refused = client.getresponse()
+    assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
 
 
 def test_who_waits_for_the_lease_is_ready_while_it_can_be_read(health: Health, server: WSGIServer) -> None:
