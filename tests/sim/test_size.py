@@ -15,7 +15,7 @@ import yaml
 from simtraces import growing, write_lines, write_tar
 from umbra_linker.settings import Checkpoints
 from umbra_operator.cli.__main__ import main
-from umbra_operator.cli.deployed import deployed
+from umbra_operator.cli.deployed import Engine, deployed
 from umbra_sim.advice import advice, fragment
 from umbra_sim.policies import POLICIES as KNOWN
 from umbra_sim.simulate import Setup
@@ -194,6 +194,48 @@ def test_the_same_device_holds_more_tokens_where_ranks_share_contexts(
         assert main([*argv, "--seeds", "1", "--output", "json"]) == 0
         ratios.append(json.loads(capsys.readouterr().out)[0]["hit_ratio"])
     assert ratios[0] == ratios[1] > ratios[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        (Engine(tensor=16), "parallelism: {tensor: 16}"),
+        (Engine(decode_context=4), "parallelism: {decodeContext: 4}"),
+        (Engine(16, 2), "parallelism: {tensor: 16, decodeContext: 2}"),
+        (Engine(draft=True), "speculation: {type: DSPARK, dspark: {draft: Kimi-K3-draft}}"),
+    ],
+    ids=str,
+)
+def test_an_engine_said_on_the_command_line_is_the_one_that_a_deployment_would_have(
+    tmp_path: Path, said: Engine, fields: str
+) -> None:
+    """What its GPUs hold is asked anew: more ranks leave each of them more room, and a draft takes some."""
+    shares = ("--attention-backend\n      - triton", "--attention-backend\n      - aiter")
+    path = example(tmp_path, shares)
+    plain, setup = deployed(path, None, lanes=8), deployed(path, None, lanes=8, engine_said=said)
+    written = deployed(example(tmp_path, shares, ("  cache:\n", f"  {fields}\n  cache:\n")), None, lanes=8)
+    assert plain and setup and written
+    assert setup.setup == written.setup
+    assert setup.setup.device_tokens != plain.setup.device_tokens
+
+
+def test_an_engine_that_a_deployment_could_not_have_is_refused_on_the_command_line(
+    agents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(example(tmp_path))
+    argv = ["size", "--trace", str(agents), "--deployment", path, *SMALL]
+    for given, says in (
+        (["--tensor", "4"], "with --tensor 4: weights take"),
+        (["--dcp", "2"], "with --dcp 2: --attention-backend triton: "),
+        (["--dcp", "3"], "with --dcp 3: "),
+        (["--dcp", "2", "--dspark"], "with --dcp 2 --dspark: spec.speculation.type: DSPARK"),
+    ):
+        assert main([*argv, *given]) == 2
+        assert says in capsys.readouterr().err
+    text = Path(path).read_text().replace("  cache:\n", "  parallelism: {tensor: 4}\n  cache:\n", 1)
+    Path(path).write_text(text)
+    assert main(argv) == 2
+    assert "error: weights take" in capsys.readouterr().err, "and in the file as well"
 
 
 def test_sizes_and_policies_follow_the_deployment(

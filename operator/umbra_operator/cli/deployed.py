@@ -5,8 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from umbra_linker.settings import Checkpoints
-from umbra_operator.api.v1alpha1.deployment import CachePolicy, KeyLayout, Switch, TouchMode
+from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
+from umbra_operator.api.v1alpha1.deployment import (
+    CachePolicy,
+    DSpark,
+    KeyLayout,
+    Parallelism,
+    Speculation,
+    SpeculationType,
+    Switch,
+    TouchMode,
+)
 from umbra_operator.cli.objects import Unusable, read_objects, read_profile
+from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import engine
 from umbra_operator.render.memory import REQUEST_SLOTS, engine_shape, gpu_budget
 from umbra_operator.render.resolve import Resolved, resolve
@@ -29,37 +40,79 @@ class Deployed:
     """The deployment's size, and smaller and larger ones."""
 
 
-def deployed(deployment: Path | None, profile: Path | None, lanes: int) -> Deployed | None:
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the command line says of the engine instead of the files; what is None or False is as in the files."""
+
+    tensor: int | None = None
+    decode_context: int | None = None
+    draft: bool = False
+
+    def __str__(self) -> str:
+        """As it was written."""
+        numbers = (("--tensor", self.tensor), ("--dcp", self.decode_context))
+        return " ".join([f"{flag} {value}" for flag, value in numbers if value] + ["--dspark"] * self.draft)
+
+    def put_into(self, spec: K3DeploymentSpec) -> K3DeploymentSpec:
+        """Return a deployment that says the same, so that what its memory holds and may not do is asked once."""
+        parallelism = (spec.parallelism or Parallelism()).model_copy(
+            update={
+                name: value
+                for name, value in (("tensor", self.tensor), ("decode_context", self.decode_context))
+                if value is not None
+            }
+        )
+        speculation = spec.speculation
+        if self.draft and not (speculation and speculation.type is SpeculationType.DSPARK):
+            speculation = Speculation(type=SpeculationType.DSPARK, dspark=DSpark(draft="any"))
+        return spec.model_copy(update={"parallelism": parallelism, "speculation": speculation})
+
+
+def deployed(
+    deployment: Path | None, profile: Path | None, lanes: int, engine_said: Engine = Engine()
+) -> Deployed | None:
     """Read the files; None when there are none.
 
     Args:
         deployment: file with a K3Deployment, and perhaps its K3Profile.
         profile: file with the K3Profile.
         lanes: requests at once, whose checkpoints the device does not keep for others.
+        engine_said: what is otherwise than in the files.
 
     Raises:
-        Unusable: when a file cannot be used, or the profile lacks the sizes of its GPUs.
-        SpecInvalid: when the two do not go together.
+        Unusable: when a file cannot be used, the two do not go together or with what was said of the engine, or the
+            engine does not fit the profile's GPUs.
     """
     if deployment is not None:
-        resolved = resolve(*read_objects([path for path in (deployment, profile) if path]))
+        resolved = _resolved(*read_objects([path for path in (deployment, profile) if path]), engine_said)
         size = resolved.store_bytes
         policy = _policy(resolved.spec.cache.policy, resolved.key_layout)
         sizes = [size // 4, size // 2, size, size * 2]
-        return Deployed(_setup(resolved, lanes), policy, f"stock,{NAME},infinite", sizes)
+        return Deployed(_setup(resolved, lanes, engine_said), policy, f"stock,{NAME},infinite", sizes)
     if profile is not None:
-        return Deployed(_setup(resolve(*read_profile(profile)), lanes))
+        return Deployed(_setup(_resolved(*read_profile(profile), engine_said), lanes, engine_said))
     return None
 
 
-def _setup(resolved: Resolved, lanes: int) -> Any:
+def _resolved(spec: K3DeploymentSpec, profile: K3ProfileSpec, said: Engine) -> Resolved:
+    try:
+        return resolve(said.put_into(spec), profile)
+    except SpecInvalid as error:
+        raise Unusable(_with(said, str(error))) from error
+
+
+def _with(said: Engine, refusal: str) -> str:
+    return f"with {said}: {refusal}" if str(said) else refusal
+
+
+def _setup(resolved: Resolved, lanes: int, said: Engine) -> Any:
     from umbra_sim.simulate import Setup  # noqa: PLC0415
 
     if resolved.profile.gpu_memory is None:
         raise Unusable("the K3Profile has no gpuMemory: write it as in examples/mi355x-tp8-v1.yaml")
     budget = gpu_budget(resolved)
     if budget.refusals or budget.pools is None:
-        raise Unusable("; ".join(budget.refusals))
+        raise Unusable(_with(said, "; ".join(budget.refusals)))
     chunk = engine.chosen_flags(resolved).get("--chunked-prefill-size")
     setup = Setup(
         shape=engine_shape(resolved),

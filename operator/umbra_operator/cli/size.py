@@ -9,9 +9,8 @@ from typing import Any, TextIO
 
 from umbra_linker.shape import KDA_HEADS, PAGE_TOKENS, Shape
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.cli.deployed import Deployed, deployed
+from umbra_operator.cli.deployed import Deployed, Engine, deployed
 from umbra_operator.cli.objects import Unusable
-from umbra_operator.errors import SpecInvalid
 
 DESCRIPTION = "Replays a trace of requests through a model of device and store, with the linker's own policy code."
 DRAM = "36Gi,72Gi,145Gi,290Gi,580Gi"
@@ -63,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     writers = {"table": as_table, "json": as_json, "csv": as_csv, "html": as_html}
     try:
-        given = deployed(arguments.deployment, arguments.profile, arguments.lanes)
+        said_of_engine = Engine(arguments.tensor, arguments.dcp, arguments.dspark)
+        given = deployed(arguments.deployment, arguments.profile, arguments.lanes, said_of_engine)
         policies = _policies(arguments.policy or (given and given.policies) or POLICY, given)
         setup = _setup(arguments, given)
         said = _progress(sys.stderr)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.seeds,
             lambda done, of: said(f"replayed {done} of {of}", last=done == of),
         )
-    except (InputError, SpecInvalid, Unusable) as error:
+    except (InputError, Unusable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     sys.stdout.write(writers[arguments.output](swept))
@@ -135,7 +135,7 @@ def _setup(arguments: argparse.Namespace, given: Deployed | None) -> Any:
         recency=Recency(arguments.recency),
         high_percent=high,
         low_percent=low,
-        # The same memory holds more tokens where more ranks share each context.
+        # The same memory holds more tokens where more ranks share each context; a deployment's budget counts that.
         device_tokens=arguments.device_tokens or base.device_tokens * ways // base.shape.decode_context,
         device_checkpoints=arguments.device_checkpoints or base.device_checkpoints,
         chunk_tokens=base.chunk_tokens,
