@@ -6,7 +6,7 @@ from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec
-from umbra_operator.api.v1alpha1.deployment import CachePolicy, Checkpoints, KeyLayout, TouchMode
+from umbra_operator.api.v1alpha1.cache import CachePolicy, Checkpoints, KeyLayout, TouchMode
 from umbra_operator.conditions import Reason
 from umbra_operator.judge import Assessment, CacheNumbers
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from umbra_operator.advice import TOO_SMALL
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec
-from umbra_operator.api.v1alpha1.deployment import Autonomy, CachePolicy, Checkpoints, TouchMode, TouchPolicy
+from umbra_operator.api.v1alpha1.cache import CachePolicy, Checkpoints, TouchMode, TouchPolicy
+from umbra_operator.api.v1alpha1.deployment import Autonomy
 from umbra_operator.conditions import Reason
 from umbra_operator.judge import Assessment
 from umbra_operator.render.engine import LINKER_DEFAULTS

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from umbra_operator.agents import SERVING, Agents
-from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
+from umbra_operator.api.v1alpha1.rollout import CacheLoss, RolloutStrategy
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.records import DeploymentRecord, Observed, PodRecord, PullRecord

@@ -8,7 +8,7 @@ before it ended, so an operator that restarts forgets nothing; a pod of another 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from umbra_operator.api.v1alpha1.deployment import Recovery
+from umbra_operator.api.v1alpha1.rollout import Recovery
 from umbra_operator.records import PodRecord
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10, 300

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import DEPLOYMENT_SPEC, NAME, NAMESPACE, World, deployment_spec, edited, profile_spec, stored
 from builders import profile as profile_body
 from umbra_operator.agents import Agents, EngineAgent
-from umbra_operator.api.v1alpha1.deployment import CacheLoss, RolloutStrategy
+from umbra_operator.api.v1alpha1.rollout import CacheLoss, RolloutStrategy
 from umbra_operator.cluster import CHILDREN
 from umbra_operator.conditions import Reason
 from umbra_operator.plan import Action, Apply, CreatePod, CreateSecret, DeletePod, PatchPod, Prune

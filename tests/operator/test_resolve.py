@@ -21,7 +21,7 @@ from umbra_linker.settings import (
     Touch,
 )
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import MOST_STORE_SIZE, CachePolicy
+from umbra_operator.api.v1alpha1.cache import MOST_STORE_SIZE, CachePolicy
 from umbra_operator.codegen.crd import structural
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid

@@ -71,6 +71,12 @@ def edit(edit_class: EditClass, **schema: Any) -> Callable[[dict[str, Any]], Non
     return extend
 
 
+ENGINE = edit(EditClass.ENGINE)
+LIVE = edit(EditClass.LIVE)
+POD = edit(EditClass.POD)
+OPERATOR = edit(EditClass.OPERATOR)
+
+
 def list_map(*keys: str) -> dict[str, Any]:
     """Schema keys of a list that server-side apply merges by ``keys``."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
@@ -121,6 +127,9 @@ Bytes = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,14}(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 """A DNS-1123 label."""
+
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=32)]
+"""Labels by name."""
 
 RelativePath = Annotated[
     str,

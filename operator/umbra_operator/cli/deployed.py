@@ -6,16 +6,8 @@ from typing import Any
 
 from umbra_linker.settings import Checkpoints
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
-from umbra_operator.api.v1alpha1.deployment import (
-    CachePolicy,
-    DSpark,
-    KeyLayout,
-    Parallelism,
-    Speculation,
-    SpeculationType,
-    Switch,
-    TouchMode,
-)
+from umbra_operator.api.v1alpha1.cache import CachePolicy, KeyLayout, Switch, TouchMode
+from umbra_operator.api.v1alpha1.engine import DSpark, Parallelism, Speculation, SpeculationType
 from umbra_operator.cli.objects import Unusable, read_objects, read_profile
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import engine

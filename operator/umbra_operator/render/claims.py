@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from umbra_operator.api.v1alpha1.deployment import DeviceMode
+from umbra_operator.api.v1alpha1.scheduling import DeviceMode
 from umbra_operator.render import names
 from umbra_operator.render.resolve import Resolved
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from umbra_linker.settings import Settings
-from umbra_operator.api.v1alpha1.deployment import CachePolicy, TouchPolicy, TreeCore
+from umbra_operator.api.v1alpha1.cache import CachePolicy, TouchPolicy
+from umbra_operator.api.v1alpha1.engine import TreeCore
 from umbra_operator.render import flags, names, rocm
 from umbra_operator.render.resolve import Resolved
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from umbra_operator.api.v1alpha1.deployment import NetworkPeer
+from umbra_operator.api.v1alpha1.network import NetworkPeer
 from umbra_operator.render import names
 from umbra_operator.render.resolve import Resolved
 

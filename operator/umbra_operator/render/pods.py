@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import ContainerResources, DeviceMode, SecretKeyRef, SourceType
+from umbra_operator.api.v1alpha1.auth import SecretKeyRef
+from umbra_operator.api.v1alpha1.engine import SourceType
+from umbra_operator.api.v1alpha1.scheduling import ContainerResources, DeviceMode
 from umbra_operator.render import engine, names, podpatch, store
 from umbra_operator.render.memory import node_bytes
 from umbra_operator.render.resolve import Resolved

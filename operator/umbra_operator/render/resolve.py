@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from umbra_operator.api.base import quantity_bytes
 from umbra_operator.api.v1alpha1 import K3DeploymentSpec, K3ProfileSpec
-from umbra_operator.api.v1alpha1.deployment import DeviceMode, DSpark, KeyLayout, SourceType, SpeculationType
+from umbra_operator.api.v1alpha1.cache import KeyLayout
+from umbra_operator.api.v1alpha1.engine import DSpark, SourceType, SpeculationType
+from umbra_operator.api.v1alpha1.scheduling import DeviceMode
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import flags, names, podpatch

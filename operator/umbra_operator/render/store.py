@@ -4,7 +4,7 @@ UMBP turns a value that it cannot read into its default with one warning, so not
 """
 
 from umbra_operator.api.base import quantity_bytes
-from umbra_operator.api.v1alpha1.deployment import Hugepages
+from umbra_operator.api.v1alpha1.cache import Hugepages
 from umbra_operator.render import rocm
 from umbra_operator.render.resolve import Resolved
 

@@ -5,12 +5,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from umbra_operator.api.base import ATOMIC, Bytes, Cel, EditClass, Model, Name, edit, list_map
-from umbra_operator.api.v1alpha1.deployment import ContainerResources, EnvVar
-
-ENGINE = edit(EditClass.ENGINE)
-POD = edit(EditClass.POD)
-OPERATOR = edit(EditClass.OPERATOR)
+from umbra_operator.api.base import ATOMIC, ENGINE, OPERATOR, POD, Bytes, Cel, EditClass, Model, Name, edit, list_map
+from umbra_operator.api.v1alpha1.engine import EnvVar
+from umbra_operator.api.v1alpha1.scheduling import ContainerResources
 
 Text = Annotated[str, Field(min_length=1, max_length=512)]
 AbsolutePath = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^/")]
