@@ -99,6 +99,11 @@ def fragment(sweep: Sweep, chosen: Row) -> str:
         lines.append(f"    watermarks: {{highPercent: {setup.high_percent}, lowPercent: {setup.low_percent}}}")
     if fields := _fields(policy):
         lines.append(f"    policy: {{{', '.join(fields)}}}")
+    if not policy.leaf_first:
+        lines += [
+            f"# Umbra writes each prefix from its end on, which {policy.name} does not; near a collapse that tells.",
+            "# Replay these fields with --deployment to see what they restore.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,11 @@ class Policy:
     touch: bool = False
     checkpoints: Checkpoints = Checkpoints.ALL
     leaf_first: bool = False
+    """Whether a prefix is put and touched from its end on, as Umbra's linker does under every policy.
+
+    Those without it are SGLang's linker and the two changes that were published for it, which begin with page 0. They
+    are here to be compared with; what a deployment with the same fields does, ``--deployment`` replays.
+    """
     rewrite: bool = False
     infinite: bool = False
     """The store never evicts."""

@@ -143,12 +143,14 @@ def test_advice_takes_the_smallest_size_that_is_enough_and_names_cliffs() -> Non
 def test_the_advised_fields_make_a_deployment_of_the_advised_policy(tmp_path: Path, name: str) -> None:
     setup = Setup(high_percent=80, low_percent=60)
     chosen = row(name, 145, 0.9)
-    fields = yaml.safe_load(fragment(Sweep((), (KNOWN[name],), setup, 1, True, 3600.0), chosen))
+    text = fragment(Sweep((), (KNOWN[name],), setup, 1, True, 3600.0), chosen)
+    fields = yaml.safe_load(text)
     path = example(tmp_path, ("cache:\n    dram:\n      size: 1160Gi", f"cache: {json.dumps(fields['spec']['cache'])}"))
     given = deployed(path, None, lanes=8)
     assert given
-    # The linker always writes leaf first, also where it does not thin checkpoints.
+    # The linker always writes leaf first, also where it does not thin checkpoints, and that is said.
     assert given.policy == replace(KNOWN[name], name="deployment", leaf_first=True)
+    assert (f"from its end on, which {name} does not" in text) == (not KNOWN[name].leaf_first)
     assert (given.setup.high_percent, given.setup.low_percent) == (80, 60)
     assert given.sizes and 145 << 30 in given.sizes
 
