@@ -64,7 +64,8 @@ def guarded(
     key, flag = folder / "key", folder / "drain"
     key.write_text(f"{KEY}\n")
     env = {ADMIN_KEY_FILE: str(key), DRAIN_FLAG: str(flag)}
-    engine = fork_launcher.launch(Launch(["--enable-metrics"], env=env, path=kit_path), "gate")
+    # Without a warm-up SGLang asks to freeze before it listens, now and then, and asks no second time.
+    engine = fork_launcher.launch(Launch(["--enable-metrics"], env=env, path=kit_path, warm_up=True), "gate")
     yield Guarded(engine, key, flag)
     engine.stop()
 
@@ -114,7 +115,7 @@ def test_with_an_api_key_work_needs_it_and_what_only_tells_does_not(
     admin_key.write_text(KEY)
     api_key.write_text("us3r\n")
     env = {ADMIN_KEY_FILE: str(admin_key), API_KEY_FILE: str(api_key)}
-    engine = fork_launcher.launch(Launch(["--enable-metrics"], env=env, path=kit_path), "api-key")
+    engine = fork_launcher.launch(Launch(["--enable-metrics"], env=env, path=kit_path, warm_up=True), "api-key")
     keyed = Guarded(engine, admin_key, tmp_path / "drain")
     body = {"input_ids": prompt(64, seed=9), "sampling_params": {"max_new_tokens": 1}}
     try:

@@ -47,6 +47,8 @@ class Launch:
     arguments: list[str]
     env: dict[str, str] = field(default_factory=dict)
     path: list[Path] = field(default_factory=list)
+    warm_up: bool = False
+    """Whether it asks itself for tokens before it is ready, as in production; most tests spare themselves that."""
 
 
 class ForkLauncher:
@@ -85,7 +87,7 @@ class ForkLauncher:
         """
         port = free_port()
         log = self._folder / f"{name}.log"
-        arguments = [*_common_arguments(self._environment, port), *launch.arguments]
+        arguments = [*_common_arguments(self._environment, port, launch), *launch.arguments]
         request = {"argv": arguments, "env": launch.env, "path": [str(p) for p in launch.path], "log": str(log)}
         begin = time.monotonic()
         pid = int(self._ask({"start": request})["pid"])
@@ -137,9 +139,10 @@ def launch_normally(
     log = folder / f"{name}.log"
     path = os.pathsep.join(str(p) for p in launch.path)
     env = _base_environment() | environment.engine_env | ({"PYTHONPATH": path} if path else {}) | launch.env
+    arguments = [*_common_arguments(environment, port, launch), *launch.arguments]
     begin = time.monotonic()
     process = start(
-        [environment.python, "-m", "sglang.launch_server", *_common_arguments(environment, port), *launch.arguments],
+        [environment.python, "-m", "sglang.launch_server", *arguments],
         env=env,
         log=log,
     )
@@ -158,9 +161,10 @@ def _base_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
-def _common_arguments(environment: Environment, port: int) -> list[str]:
+def _common_arguments(environment: Environment, port: int, launch: Launch) -> list[str]:
+    given = [each for each in environment.engine_args if not (launch.warm_up and each == "--skip-server-warmup")]
     return [
-        *environment.engine_args, "--model-path", str(environment.model_dir), "--host", "127.0.0.1", "--port", str(port)
+        *given, "--model-path", str(environment.model_dir), "--host", "127.0.0.1", "--port", str(port)
     ]  # fmt: skip
 
 
