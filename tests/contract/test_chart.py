@@ -36,12 +36,18 @@ MATRIX: dict[str, dict[str, Any]] = {
     "with alerts": {**IMAGE, "prometheusRule.create": True, "prometheusRule.labels": {"release": "prometheus"}},
     "with the alert about GPUs": {**IMAGE, "prometheusRule.create": True, "prometheusRule.gpus": True},
     "scraped": {**IMAGE, "podMonitor.create": True, "podMonitor.labels": {"release": "prometheus"}},
+    "scraped through a Service": {
+        **IMAGE,
+        "serviceMonitor.create": True,
+        "serviceMonitor.labels": {"release": "prometheus"},
+    },
     "with a profile": {**IMAGE, **PROFILE},
     "with dashboards": {**IMAGE, "dashboards.create": True},
     "without a policy": {**IMAGE, "networkPolicy.create": False},
     "scraped from one namespace": {**IMAGE, "networkPolicy.metricsFrom": [{"namespaceSelector": {}}]},
 }
 
+MONITORS = {"podMonitor": "PodMonitor", "serviceMonitor": "ServiceMonitor"}
 CALLS: dict[tuple[str, str], set[str]] = {
     # What the code asks of the API server: kopf lists and watches, reconcile.py and resync.py call cluster.py.
     ("umbra.dev", "k3profiles"): {"list", "watch"},
@@ -97,6 +103,9 @@ def test_the_official_model_takes_the_deployment_whole(case: str) -> None:
         ({**IMAGE, "replicas": None}, "missing property 'replicas'"),
         ({**IMAGE, "networkPolicy": None}, "missing property 'networkPolicy'"),
         ({**IMAGE, "image.pullPolicy": None}, "missing property 'pullPolicy'"),
+        ({**IMAGE, "podMonitor.create": True, "serviceMonitor.create": True}, "not both: Prometheus would scrape"),
+        ({**IMAGE, "serviceMonitor.create": "yes"}, "/serviceMonitor/create"),
+        ({**IMAGE, "serviceMonitor.labels": {"release": 1}}, "/serviceMonitor/labels/release"),
         ({**IMAGE, **PROFILE, "profiles.kitImage": ""}, "set profiles.engineImage and profiles.kitImage"),
         ({**IMAGE, **PROFILE, "profiles.engineImage": "example.test/engine:latest"}, "/profiles/engineImage"),
     ],
@@ -121,9 +130,10 @@ def test_a_port_of_the_registry_is_no_tag() -> None:
     assert container["image"] == "registry.example.test:5000/umbra/operator:0.1.0"
 
 
-def test_labels_of_yours_take_none_of_the_chart_s_away() -> None:
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_labels_of_yours_take_none_of_the_chart_s_away(monitor: str) -> None:
     yours = {"app.kubernetes.io/name": "prometheus", "release": "prometheus"}
-    kinds = {"prometheusRule": "PrometheusRule", "podMonitor": "PodMonitor", "dashboards": "ConfigMap"}
+    kinds = {"prometheusRule": "PrometheusRule", monitor: MONITORS[monitor], "dashboards": "ConfigMap"}
     switches = {f"{name}.{value}": given for name in kinds for value, given in (("create", True), ("labels", yours))}
     objects = template({**IMAGE, **switches})
     for kind in kinds.values():
@@ -132,15 +142,16 @@ def test_labels_of_yours_take_none_of_the_chart_s_away() -> None:
             assert (labels["app.kubernetes.io/name"], labels["release"]) == ("umbra-operator", "prometheus")
 
 
-def test_the_longest_name_of_a_release_leaves_every_name_and_label_valid() -> None:
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_the_longest_name_of_a_release_leaves_every_name_and_label_valid(monitor: str) -> None:
     release = "r" * 53  # Helm takes no longer one.
     values = [f"--set-json={name}={json.dumps(value)}" for name, value in IMAGE.items()]
-    switches = [f"--set={name}.create=true" for name in ("prometheusRule", "podMonitor", "dashboards")]
+    switches = [f"--set={name}.create=true" for name in ("prometheusRule", monitor, "dashboards")]
     result = helm("template", release, str(CHART), *values, *switches)
     assert result.returncode == 0, result.stderr
     for body in filter(None, yaml.safe_load_all(result.stdout)):
         # Names of these kinds become labels or parts of hosts' names.
-        most = 63 if body["kind"] in ("Deployment", "ServiceAccount") else 253
+        most = 63 if body["kind"] in ("Deployment", "Service", "ServiceAccount") else 253
         assert len(body["metadata"]["name"]) <= most
         assert all(len(value) <= 63 for value in body["metadata"].get("labels", {}).values())
 
@@ -212,6 +223,22 @@ def test_the_pod_monitor_finds_the_operators_and_their_port() -> None:
     assert endpoint["honorLabels"] is True
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert of_kind(template(IMAGE), "PodMonitor") == []
+
+
+def test_the_service_monitor_finds_the_operators_through_a_service_that_has_no_address() -> None:
+    objects = template(MATRIX["scraped through a Service"])
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    (service,) = of_kind(objects, "Service")
+    (body,) = of_kind(objects, "Deployment")
+    pod = body["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["clusterIP"] == "None"
+    (endpoint,), (port,) = monitor["spec"]["endpoints"], service["spec"]["ports"]
+    assert endpoint == {"port": port["name"], "path": "/metrics", "honorLabels": True}
+    assert port["targetPort"] in {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert of_kind(template(IMAGE), "ServiceMonitor") == of_kind(template(IMAGE), "Service") == []
 
 
 def test_crds_are_the_generated_ones_and_are_kept() -> None:

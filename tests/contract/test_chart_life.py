@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders import POD_MONITOR_CRD, SERVICE_MONITOR_CRD
 from localcluster.controlplane import ControlPlane
 from operatorprocess import SYSTEM, OperatorProcess, kubeconfig
 from product import CHART, CRDS, IMAGE, helm
@@ -176,6 +177,47 @@ def test_the_profile_comes_with_an_upgrade_and_each_content_stays(site: Site) ->
     profiles = {body["metadata"]["name"]: body["spec"] for body in site.get("k3profiles")["items"]}
     assert len(profiles) == 2
     assert profiles[first]["engine"]["image"].endswith("1" * 64)
+
+
+def test_a_service_monitor_takes_the_place_of_the_pod_monitor(site: Site) -> None:
+    for crd in (POD_MONITOR_CRD, SERVICE_MONITOR_CRD):
+        site.control_plane.kubectl("create", "-f", "-", stdin=json.dumps(crd))
+        site.control_plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+    site.helm("install", RELEASE, str(CHART), values={**IMAGE, "podMonitor.create": True})
+    assert (len(site.names("podmonitors")), site.names("services")) == (1, set())
+    site.helm("upgrade", RELEASE, str(CHART), values={**IMAGE, "serviceMonitor.create": True})
+    assert site.names("podmonitors") == set()
+    (monitor,) = site.get("servicemonitors")["items"]
+    chosen = ",".join(f"{name}={value}" for name, value in monitor["spec"]["selector"]["matchLabels"].items())
+    (service,) = site.get("services", "-l", chosen)["items"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+
+    def pods() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = site.get("pods", *SELECTED)["items"]
+        return found
+
+    eventually(lambda: len(pods()) == 2, "the pods of two operators")
+    for number, pod in enumerate(pods(), 1):
+        # A kubelet's part. Neither is ready: one is scraped all the same.
+        status = {"phase": "Running", "podIP": f"10.9.8.{number}", "podIPs": [{"ip": f"10.9.8.{number}"}]}
+        patch = ("patch", "pod", pod["metadata"]["name"], "--subresource=status", "-p", json.dumps({"status": status}))
+        site.control_plane.kubectl("-n", SYSTEM, *patch)
+
+    def scraped() -> set[str]:
+        slices = site.get("endpointslices", "-l", f"kubernetes.io/service-name={service['metadata']['name']}")["items"]
+        return {
+            f"{address}:{port['port']}"
+            for each in slices
+            for port in each["ports"] or ()
+            if port["name"] == endpoint["port"]
+            for target in each["endpoints"] or ()
+            if target["conditions"]["ready"]
+            for address in target["addresses"]
+        }
+
+    eventually(lambda: scraped() == {"10.9.8.1:8080", "10.9.8.2:8080"}, "both operators can be scraped")
+    site.helm("uninstall", RELEASE)
+    assert site.names("servicemonitors") == site.names("services") == set()
 
 
 def _operators_are_admitted_and_protected(site: Site) -> None:

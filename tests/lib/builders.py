@@ -47,16 +47,22 @@ PROFILE_SPEC: Mapping[str, Any] = {
 }
 
 
-# The Prometheus Operator's own CRD is 500 KiB; the names are what matters here.
-_NAMES = {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"}
-_OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_VERSION = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": _OPEN}}
-POD_MONITOR_CRD: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": _NAMES, "versions": [_VERSION]},
-}
+def _monitor_crd(kind: str) -> dict[str, Any]:
+    """The Prometheus Operator's own CRD is 500 KiB; the names are what matters here."""
+    one = kind.lower()
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": f"{one}s", "singular": one}
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{one}s.monitoring.coreos.com"},
+        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+POD_MONITOR_CRD = _monitor_crd("PodMonitor")
+SERVICE_MONITOR_CRD = _monitor_crd("ServiceMonitor")
 
 
 def edited(base: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _INTRODUCTION = """# Alerts
 
 `prometheusRule.create` of [the chart](../../charts/umbra/README.md) installs these rules. `critical` is for now,
 `warning` for working hours. Each alert has a page with its meaning, commands that confirm it, and what to do. They ask
-for what the PodMonitors of chart and operator scrape, with the labels that the Prometheus Operator gives; see
+for what the monitors of chart and operator scrape, with the labels that the Prometheus Operator gives; see
 [every metric](metrics.md).
 
 Umbra acts on few of these by itself: an engine that ended is started again, a store that leaves a load unanswered is

@@ -170,7 +170,15 @@ VALUES = (
         "Scrapes the operators; needs the Prometheus Operator's PodMonitor. Deployments have one of their own wherever "
         "it exists.",
     ),
-    Value("podMonitor.labels", {}, _LABELS, "Labels by which your Prometheus selects monitors."),
+    Value("podMonitor.labels", {}, _LABELS, "Labels by which your Prometheus selects PodMonitors."),
+    Value(
+        "serviceMonitor.create",
+        False,
+        _FLAG,
+        "Scrapes the operators as `podMonitor.create` does, for a Prometheus that selects ServiceMonitors only; brings "
+        "a Service without an address. The two exclude each other.",
+    ),
+    Value("serviceMonitor.labels", {}, _LABELS, "Labels by which your Prometheus selects ServiceMonitors."),
 )
 
 

@@ -30,7 +30,7 @@ def metrics_page() -> str:
             "otherwise. Where controller-runtime has a metric, its name is used.\n\n",
             *_table(operator_rows()),
             "\n## K3Deployments\n\nAt `/metrics` of the operator that leads; a series ends with its object. ",
-            "`namespace` is the object's: a scrape must honour labels, as the chart's PodMonitor does.\n\n",
+            "`namespace` is the object's: a scrape must honour labels, as the chart's monitors do.\n\n",
             *_table(_fleet_rows()),
             "\n## Linker\n\nIn the engine's own `/metrics`, one series for each rank.\n\n",
             *_table(linker),
