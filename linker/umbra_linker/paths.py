@@ -5,6 +5,7 @@ What a node's end stands for never changes: a split takes its beginning away and
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 MOST_PAGES = 1 << 17
@@ -18,7 +19,7 @@ class Paths:
         """Remember at most ``most_pages``."""
         self._most_pages = most_pages
         self._pages = 0
-        self._paths: dict[int, Sequence[str]] = {}
+        self._paths: OrderedDict[int, Sequence[str]] = OrderedDict()
 
     def of(self, node: int, ask: Callable[[], Sequence[str]]) -> Sequence[str]:
         """Return the path of ``node``; ``ask`` gives it where it is not remembered."""
@@ -33,7 +34,7 @@ class Paths:
         self._pages += len(path) - len(self._paths.pop(node, ()))
         self._paths[node] = path
         while self._pages > self._most_pages and len(self._paths) > 1:
-            self._pages -= len(self._paths.pop(next(iter(self._paths))))
+            self._pages -= len(self._paths.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Forget all paths."""
