@@ -2,7 +2,7 @@
 
 from localcluster import webproxy
 
-pytest_plugins = ["product", "apiserver", "group_times", "kubelet", "parts"]
+pytest_plugins = ["product", "apiserver", "group_times", "kubelet", "parts", "worker_groups"]
 
 # A machine that needs a proxy for its registries reaches the servers of the tests without it.
 webproxy.bypass()
