@@ -2,7 +2,7 @@
 
 from localcluster import webproxy
 
-pytest_plugins = ["product", "apiserver", "group_times", "kubelet", "parts", "worker_groups"]
+pytest_plugins = ["product", "apiserver", "group_times", "interrupts", "kubelet", "parts", "worker_groups"]
 
 # A machine that needs a proxy for its registries reaches the servers of the tests without it.
 webproxy.bypass()
