@@ -31,6 +31,7 @@ from sglang.srt.utils import get_device_module
 
 from . import __version__
 from .backlog import Backlog
+from .canary import SAMPLE_BYTES, Canary
 from .connection import StoreWatch, epoch_at
 from .device import DevicePages
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_one_tokenizer, require_tested
@@ -53,6 +54,7 @@ from .mover import KeysOf, Mover
 from .offloads import Offloads
 from .planning import owned_pages
 from .recent import RecentPages
+from .scratch import Scratch
 from .settings import SECTION, KeyLayout, Settings
 from .sharded import ShardedPool, shape_of, sharded_pools
 from .store import CallClock, MoriStore
@@ -127,9 +129,13 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         device = DevicePages(self, self._object_sizes)
         self._lookups = Lookups(self.metrics, recent, self.position.tensor)
         self._loads = Loads(device, self.layer_done_counter, self._mover, self.metrics, self.position.tensor)
+        self._scratch = Scratch(
+            SAMPLE_BYTES, [buffer for pool in self.pools.values() for buffer in pool.get_hybrid_pool_buffer()]
+        )
+        self._scratch.register(self.storage.client)
         self._offloads = Offloads(
-            device, self._mover, self.metrics, self._new_backlog(), recent,
-            position=self.position, striped=self.scheme.shared_kv, coalesce_pages=self._offload_coalesce_pages,
+            device, self._mover, Canary(self.store, self.metrics, self._scratch), self.metrics, self._new_backlog(),
+            recent, position=self.position, striped=self.scheme.shared_kv, coalesce_pages=self._offload_coalesce_pages,
         )  # fmt: skip
         self.writing = Writing(
             self.settings, self.metrics, self._page_bytes(), page=self.page_size,
@@ -228,6 +234,7 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         self.storage = fresh
         try:
             self._register_buffers()
+            self._scratch.register(fresh.client)
         except BaseException:
             self.storage = old
             raise

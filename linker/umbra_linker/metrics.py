@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from .planning import HintResult, MissReason, SkipReason
+from .planning import CanaryResult, HintResult, MissReason, SkipReason
 from .policy import Boundary
 from .settings import Settings
 from .store import Operation
@@ -116,6 +116,15 @@ METRICS = (
     Metric(
         "umbra_linker_rewritten_pages_total", Kind.COUNTER,
         "Pages (and states) queued to be written again because a touch did not find them.", "pages", _PER_POOL,
+    ),
+    Metric(
+        "umbra_linker_canary_objects_total", Kind.COUNTER,
+        "Samples of what this rank stored that were read back and compared, by what was found.", "objects",
+        ("rank", "pool", "result"),
+    ),
+    Metric(
+        "umbra_linker_canary_cpu_seconds_total", Kind.COUNTER,
+        "CPU time that reading back and comparing took.", "seconds",
     ),
     Metric("umbra_linker_read_objects_total", Kind.COUNTER, "Objects this rank restored.", "objects", _PER_POOL),
     Metric("umbra_linker_read_bytes_total", Kind.COUNTER, "Bytes this rank restored.", "bytes", _PER_POOL),
@@ -277,6 +286,14 @@ class LinkerMetrics:
         """Record pages that are written again."""
         self._count("umbra_linker_rewritten_pages_total", pages, pool)
 
+    def canary(self, pool: str, result: CanaryResult) -> None:
+        """Record what became of a sample of a pool."""
+        self._count("umbra_linker_canary_objects_total", 1, pool, result)
+
+    def canary_used(self, cpu_seconds: float) -> None:
+        """Record the CPU time of a look at a sample."""
+        self._count("umbra_linker_canary_cpu_seconds_total", cpu_seconds)
+
     def offload_ended(self, seconds: float) -> None:
         """Record how long a batch of nodes took on this rank."""
         self._of("umbra_linker_offload_seconds").observe(seconds)
@@ -299,6 +316,8 @@ class LinkerMetrics:
         """Publish how many pages each pool of the device has."""
         for pool, count in pages.items():
             self._of("umbra_linker_pool_pages", pool).set(count)
+            for result in CanaryResult:
+                self._of("umbra_linker_canary_objects_total", pool, result)
 
     def store_created(self, seconds: float) -> None:
         """Record when, in Unix seconds, the store was made that is asked; 0 for an unknown time."""

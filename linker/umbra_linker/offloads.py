@@ -13,6 +13,7 @@ from typing import Any
 
 from .backlog import Backlog
 from .batch import ObjectBatch
+from .canary import Canary
 from .device import DevicePages, only_pages
 from .keys import KV_POOL, MAMBA_POOL, RankPosition
 from .metrics import LinkerMetrics
@@ -42,6 +43,7 @@ class Offloads:
         self,
         device: DevicePages,
         mover: Mover,
+        canary: Canary,
         metrics: LinkerMetrics,
         backlog: Backlog,
         recent: RecentPages,
@@ -55,6 +57,7 @@ class Offloads:
         Args:
             device: plans the objects.
             mover: writes them.
+            canary: compares some of them with what the store has then.
             metrics: of this rank.
             backlog: how much may wait.
             recent: remembers the KV pages that were stored.
@@ -64,6 +67,7 @@ class Offloads:
         """
         self._device = device
         self._mover = mover
+        self._canary = canary
         self._metrics = metrics
         self._backlog = backlog
         self._recent = recent
@@ -137,7 +141,7 @@ class Offloads:
                 logger.exception("a node cannot be stored")
         # Checkpoints before the pages that lead to them.
         for batch in sorted(batches.values(), key=lambda batch: batch.pool != MAMBA_POOL):
-            for number in batch.failed_owners(self._mover.write(batch)):
+            for number in batch.failed_owners(self._canary.watch(batch, self._mover.write)):
                 stored[number] = False
         for number, task in enumerate(tasks):
             if stored[number]:

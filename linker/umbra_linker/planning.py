@@ -59,6 +59,17 @@ class SkipReason(StrEnum):
     """Nodes that wait for the store hold as much of a pool as they may."""
 
 
+class CanaryResult(StrEnum):
+    """What became of a sample of the canary; the label ``result`` of its objects."""
+
+    EQUAL = "equal"
+    """The store has the bytes that were written."""
+    DIFFERENT = "different"
+    """It has other bytes."""
+    UNMEASURED = "unmeasured"
+    """It had the object before, or has it no more."""
+
+
 class HintResult(StrEnum):
     """What became of a hint; the label ``result`` of the hints."""
 

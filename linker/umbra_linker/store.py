@@ -28,6 +28,7 @@ class Operation(StrEnum):
     READ = "read"
     WRITE = "write"
     TOUCH = "touch"
+    CHECK = "check"
 
 
 class Store(Protocol):
@@ -46,6 +47,9 @@ class Store(Protocol):
         self, keys: Sequence[str], sizes: Sequence[int], pointers: Ranges, lengths: Ranges, offsets: Ranges
     ) -> list[bool]:
         """Store each object of ``sizes`` bytes from memory; True where the store has it afterwards."""
+
+    def check(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
+        """Do what ``read`` does where no request waits for it."""
 
     def touch(self, keys: Sequence[str], pointers: Ranges, size: int) -> list[bool]:
         """Count each object as used now; True where the store has it. May write ``size`` bytes at its pointer."""
@@ -107,6 +111,12 @@ class MoriStore:
         with self._calls.running(Operation.WRITE):
             answers = self.client.batch_put_ranges_from_ptr(keys, sizes, pointers, lengths, offsets)
         return _one_each(answers, keys, Operation.WRITE)
+
+    def check(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
+        """See ``Store.check``."""
+        with self._calls.running(Operation.CHECK):
+            answers = self.client.batch_get_ranges_into_ptr(keys, pointers, lengths, offsets)
+        return _one_each(answers, keys, Operation.CHECK)
 
     def touch(self, keys: Sequence[str], pointers: Ranges, size: int) -> list[bool]:
         """See ``Store.touch``. The store's client has no such call: a short read counts as a use."""

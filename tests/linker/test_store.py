@@ -21,6 +21,8 @@ def call(store: MoriStore, operation: Operation) -> list[bool]:
         return store.exists(["a", "b"])
     if operation is Operation.READ:
         return store.read(["a", "b"], ranges, ranges, ranges)
+    if operation is Operation.CHECK:
+        return store.check(["a", "b"], ranges, ranges, ranges)
     if operation is Operation.TOUCH:
         return store.touch(["a", "b"], ranges, 1)
     return store.write(["a", "b"], [1, 1], ranges, ranges, ranges)
@@ -38,7 +40,7 @@ def test_each_call_is_timed_and_answered_in_order(operation: Operation) -> None:
 @pytest.mark.parametrize("operation", Operation)
 def test_a_missing_answer_is_an_error_not_a_guess(operation: Operation) -> None:
     store = MoriStore(_Client([1]), CallClock(lambda op, seconds: None))
-    with pytest.raises(StoreError, match=r"1 answers to (exists|read|write|touch) of 2 objects"):
+    with pytest.raises(StoreError, match=r"1 answers to (exists|read|write|touch|check) of 2 objects"):
         call(store, operation)
 
 

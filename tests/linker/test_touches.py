@@ -13,8 +13,9 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from umbra_linker.budget import CpuBudget
 from umbra_linker.metrics import LinkerMetrics
-from umbra_linker.touches import MOST_OUTSTANDING, CpuBudget, Pool, Touches
+from umbra_linker.touches import MOST_OUTSTANDING, Pool, Touches
 
 
 @pytest.fixture

@@ -7,27 +7,18 @@ from umbra_linker.connection import epoch_at
 from umbra_linker.linker import UmbraLinker
 
 
-class _FreezingClient:
-    """Passes every call on to the real client, but stops the store before each read."""
-
-    def __init__(self, client: Any, address: str) -> None:
-        self._client = client
-        self._address = address
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def batch_get_ranges_into_ptr(self, *arguments: Any) -> Any:
-        epoch = epoch_at(self._address)
-        if epoch is not None:
-            freeze(epoch.pid)
-        return self._client.batch_get_ranges_into_ptr(*arguments)
-
-
 class FreezingLinker(UmbraLinker):
-    """Umbra's linker over a client that freezes what it is about to read from."""
+    """Umbra's linker, but the store is stopped before each load reads from it."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        assert self._address is not None
-        self.store.client = _FreezingClient(self.store.client, self._address)
+        address, read = self._address, self.store.read
+        assert address is not None
+
+        def freezing(*arguments: Any) -> list[bool]:
+            epoch = epoch_at(address)
+            if epoch is not None:
+                freeze(epoch.pid)
+            return read(*arguments)
+
+        self.store.read = freezing  # type: ignore[method-assign]
