@@ -40,6 +40,8 @@ class Ranks:
     """By rank, pages that its lookups found."""
     evicted_tokens: Mapping[str, int]
     """By rank, tokens that its tree evicted from the device; empty before the first eviction."""
+    different_objects: Mapping[str, Mapping[str, int]]
+    """By pool and rank, samples that the store gave back with other bytes than were written; only where there are."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Digest:
                 "breakerOpen": ranks.breaker_open,
                 "hitPages": dict(ranks.hit_pages),
                 "evictedTokens": dict(ranks.evicted_tokens),
+                "differentObjects": {pool: dict(found) for pool, found in ranks.different_objects.items()},
             },
         }
 
@@ -118,6 +121,7 @@ _VALUES: Mapping[str, _Value] = {
     "readBytes": _Value("umbra_linker_read_bytes_total", sum),
     "lockedCheckpoints": _Value("umbra_linker_offload_held_pages", wanted=_is("pool", CHECKPOINTS)),
     "checkpointSlots": _Value("umbra_linker_pool_pages", wanted=_is("pool", CHECKPOINTS)),
+    "comparedObjects": _Value("umbra_linker_canary_objects_total", sum, _is("result", "equal", "different")),
 }
 
 _MISSED = "umbra_linker_missed_pages_total"
@@ -129,9 +133,10 @@ _STORE = "umbra_linker_store_created_timestamp_seconds"
 _BREAKER = "umbra_linker_breaker_open"
 _HIT_PAGES = "umbra_linker_hit_pages_total"
 _EVICTED = "sglang:evicted_tokens_total"
+_CANARY = "umbra_linker_canary_objects_total"
 
 _WANTED = {each.metric for each in _VALUES.values()} | {
-    _MISSED, _OLDEST_CALL, _REPORTING, _TREE_CORE, _LINKER, _STORE, _BREAKER, _HIT_PAGES, _EVICTED
+    _MISSED, _OLDEST_CALL, _REPORTING, _TREE_CORE, _LINKER, _STORE, _BREAKER, _HIT_PAGES, _EVICTED, _CANARY
 }  # fmt: skip
 
 
@@ -155,6 +160,7 @@ def digest(exposition: str, at: float) -> Digest:
             breaker_open=_numbers(_rank(labels) for labels, value in found[_BREAKER] if value),
             hit_pages=_of_each_rank(found[_HIT_PAGES]),
             evicted_tokens=_of_each_rank(found[_EVICTED]),
+            different_objects=_different(found[_CANARY]),
         ),
     )
 
@@ -197,6 +203,12 @@ def _value(how: _Value, series: Iterable[tuple[Labels, float]]) -> int:
 def _of_each_rank(series: Iterable[tuple[Labels, float]]) -> dict[str, int]:
     ranks = _by_rank(series, lambda _: "").get("", {})
     return {str(rank): int(ranks[rank]) for rank in sorted(ranks)}
+
+
+def _different(series: Iterable[tuple[Labels, float]]) -> dict[str, dict[str, int]]:
+    wrong = [(labels, value) for labels, value in series if labels.get("result") == "different" and value]
+    pools = sorted({labels.get("pool", "") for labels, _ in wrong})
+    return {pool: _of_each_rank(each for each in wrong if each[0].get("pool") == pool) for pool in pools}
 
 
 def _naming(labels: Labels) -> str:

@@ -14,6 +14,7 @@ class Type(StrEnum):
     STORE_READY = "StoreReady"
     RANKS_CONSISTENT = "RanksConsistent"
     ENGINE_READY = "EngineReady"
+    CANARY_PASSED = "CanaryPassed"
     CACHE_EFFECTIVE = "CacheEffective"
     DEGRADED = "Degraded"
     CACHE_AWARE_ROUTING = "CacheAwareRouting"
@@ -32,6 +33,8 @@ MEANINGS: Mapping[Type, str] = {
     Type.RANKS_CONSISTENT: "The ranks of every engine are all there and alike. False lowers Ready: such ranks wait for "
     "each other for ever, sooner or later. docs/explanation/health.md has the rules.",
     Type.ENGINE_READY: "Every engine serves.",
+    Type.CANARY_PASSED: "What the stores give back is what was written, by samples that each rank compares. "
+    "False lowers Ready: answers may be wrong. Unknown, until something was compared, lowers nothing.",
     Type.CACHE_EFFECTIVE: "Every store answers in time and keeps what is asked again. "
     "False costs hits, never requests.",
     Type.DEGRADED: "True while an engine that serves is unwell. Nothing is restarted for it.",
@@ -90,6 +93,7 @@ class Reason(StrEnum):
     RANK_MISSING = "RankMissing"
     STORES_DIFFER = "StoresDiffer"
     RANKS_DIVERGE = "RanksDiverge"
+    STORED_BYTES_DIFFER = "StoredBytesDiffer"
     EFFECTIVE = "Effective"
     STORE_FROZEN = "StoreFrozen"
     STORE_SLOW = "StoreSlow"
@@ -156,13 +160,16 @@ REASONS: Mapping[Reason, str] = {
     Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
     "The message has the sizes; rollout.cacheLoss can hold such a change.",
     Reason.AGENT_SILENT: "An agent of a pod that runs does not answer the operator; let it reach ports 9600 and 9601.",
-    Reason.NOT_MEASURED: "No engine serves whose agent tells numbers, as with an older kit.",
+    Reason.NOT_MEASURED: "No engine serves whose agent tells numbers, as with an older kit; or nothing was stored yet "
+    "that could be compared.",
     Reason.CONSISTENT: "Nothing to do.",
     Reason.TREE_CORES_DIFFER: "Ranks of one engine run different tree cores. Set toolchain.treeCore to Python.",
     Reason.PAGE_NAMES_DIFFER: "Ranks of one engine name their pages differently. Restart it (restart.id).",
     Reason.RANK_MISSING: "A rank of an engine that serves reports nothing. Look at the engine's log.",
     Reason.STORES_DIFFER: "Ranks of one engine ask different lives of the store. Restart the engine (restart.id).",
     Reason.RANKS_DIVERGE: "A rank finds or evicts other pages than the others. Restart the engine (restart.id).",
+    Reason.STORED_BYTES_DIFFER: "A store gave back other bytes than were written; the message names rank and pool. "
+    "Delete the pod, which empties its store, and look at the node's memory.",
     Reason.EFFECTIVE: "Nothing to do.",
     Reason.STORE_FROZEN: "A store does not answer; requests are served without it. Delete the pod if it stays so.",
     Reason.STORE_SLOW: "A store answers slowly. Look at the node's load and at cache.policy.rpcParallelism.",

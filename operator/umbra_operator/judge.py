@@ -92,6 +92,8 @@ class Assessment:
 
     findings: tuple[Finding, ...]
     cache: CacheNumbers
+    compared: bool = False
+    """Whether a sample of what is stored was compared."""
 
 
 @dataclass(slots=True)
@@ -104,6 +106,8 @@ class _Pod:
     best: dict[int, float] = field(default_factory=dict)
     """By number of the long window, the best ratio of hits in it."""
     standings: dict[Reason, Standing] = field(default_factory=dict)
+    compared: bool = False
+    """Whether a sample of what this store has was compared."""
 
     def window(self, ranks: int | None) -> Window:
         return Window(tuple(self.readings), ranks, max(self.best.values(), default=None))
@@ -117,11 +121,12 @@ class _Pod:
             self.standings = {
                 rule.reason: self.standings[rule.reason]
                 for rule in RULES
-                if rule.condition is Type.CACHE_EFFECTIVE and rule.reason in self.standings
+                if rule.condition in (Type.CACHE_EFFECTIVE, Type.CANARY_PASSED) and rule.reason in self.standings
             }
         if len(kept) > 1 and kept[-1].now - kept[-2].now < SPACING_SECONDS:
             kept.pop()
         kept.append(reading)
+        self.compared |= reading.engine.compared_objects > 0
         while len(kept) > 2 and kept[1].now <= reading.now - LONG_SECONDS:
             kept.popleft()
 
@@ -196,12 +201,17 @@ class Judge:
             for pod in pods
             if pod.standings[rule.reason].told
         )
+        compared = any(pod.compared for pod in pods)
         made, last = self._told.get(key, (now, None))
-        same = last is not None and [each.what for each in findings] == [each.what for each in last.findings]
+        same = (
+            last is not None
+            and compared == last.compared
+            and [each.what for each in findings] == [each.what for each in last.findings]
+        )
         if same and now - made < REFRESH_SECONDS:
             return False
         windows = [pod.window(None) for pod in pods if pod.readings]
-        told = Assessment(findings, cache_numbers(windows, last.cache if last else None))
+        told = Assessment(findings, cache_numbers(windows, last.cache if last else None), compared)
         self._told[key] = (now, told)
         return told != last
 

@@ -20,6 +20,8 @@ class Ranks:
     hit_pages: Mapping[str, int]
     """By rank, since the engine's start, like evicted_tokens."""
     evicted_tokens: Mapping[str, int]
+    different_objects: Mapping[str, Mapping[str, int]]
+    """By pool and rank, samples of what was stored that came back with other bytes; empty from an older kit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class EngineReading:
     locked_checkpoints: int
     checkpoint_slots: int
     oldest_call_seconds: float
+    compared_objects: int
+    """Samples of what was stored that were read back; none from an older kit."""
     ranks: Ranks
 
 
@@ -87,6 +91,7 @@ def engine_reading(body: Mapping[str, Any]) -> EngineReading | None:
         locked_checkpoints=_count(digest["lockedCheckpoints"]),
         checkpoint_slots=_count(digest["checkpointSlots"]),
         oldest_call_seconds=float(digest["oldestCallSeconds"]),
+        compared_objects=_count(digest.get("comparedObjects", 0)),
         ranks=Ranks(
             reporting=_ranks(ranks["reporting"]),
             tree_core=_holders(ranks["treeCore"]),
@@ -95,6 +100,7 @@ def engine_reading(body: Mapping[str, Any]) -> EngineReading | None:
             breaker_open=_ranks(ranks["breakerOpen"]),
             hit_pages=_counts(ranks["hitPages"]),
             evicted_tokens=_counts(ranks["evictedTokens"]),
+            different_objects={str(pool): _counts(found) for pool, found in ranks.get("differentObjects", {}).items()},
         ),
     )
 

@@ -25,6 +25,8 @@ LEAST_OFFLOADS = 100
 LEAST_LOADS = 50
 LEAST_RANK_PAGES = 100
 LEAST_EVICTED_TOKENS = 1 << 16
+MOST_NAMED = 4
+"""Ranks with their pools that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,29 @@ def _diverging(first: Mapping[str, int], last: Mapping[str, int], least: int, wh
     return _between(spread, 0.05, 0.02, sentence)
 
 
+def stored_bytes(window: Window) -> Signal | None:
+    """What comes back from a store must be what was written: a wrong byte in a cache is a wrong answer."""
+    last = window.last
+    if not last.compared_objects:
+        return None
+    # Without an older reading everything since the engine's start counts: an earlier operator may have told it.
+    pair = window.since(LONG_SECONDS)
+    before = pair[0].ranks.different_objects if pair else {}
+    found = {
+        (pool, rank): count - before.get(pool, {}).get(rank, 0)
+        for pool, ranks in last.ranks.different_objects.items()
+        for rank, count in ranks.items()
+    }
+    worst = sorted((place for place in found if found[place] > 0), key=lambda place: -found[place])
+    named = ", ".join(f"{found[place]} of pool {place[0]} on rank {place[1]}" for place in worst[:MOST_NAMED])
+    more = f" and on {len(worst) - MOST_NAMED} more" if len(worst) > MOST_NAMED else ""
+    sentence = (
+        f"samples came back from the store with other bytes than were written: {named}{more}; answers may be wrong: "
+        "delete the pod, which empties its store, and look at the node's memory"
+    )
+    return Signal(bool(worst), sentence)
+
+
 def frozen_store(window: Window) -> Signal | None:
     """Calls that are not answered, or a store that is not asked any more because of such calls."""
     last = window.last
@@ -309,6 +334,7 @@ RULES: tuple[Rule, ...] = (
     Rule(Type.RANKS_CONSISTENT, Reason.RANK_MISSING, missing_rank, bad_seconds=60.0),
     Rule(Type.RANKS_CONSISTENT, Reason.STORES_DIFFER, stores, bad_seconds=60.0),
     Rule(Type.RANKS_CONSISTENT, Reason.RANKS_DIVERGE, diverging_ranks, bad_seconds=60.0, good_seconds=300.0),
+    Rule(Type.CANARY_PASSED, Reason.STORED_BYTES_DIFFER, stored_bytes, good_seconds=3600.0),
     Rule(Type.CACHE_EFFECTIVE, Reason.STORE_FROZEN, frozen_store, bad_seconds=15.0, good_seconds=60.0),
     Rule(Type.CACHE_EFFECTIVE, Reason.STORE_SLOW, slow_store, bad_seconds=60.0, good_seconds=300.0),
     Rule(Type.CACHE_EFFECTIVE, Reason.EVICTION_STUCK, stuck_evictions),

@@ -15,7 +15,9 @@ from umbra_operator.render import names
 from umbra_operator.rules import RULES
 from umbra_operator.served import sentence
 
-_JUDGED = frozenset({rule.reason for rule in RULES} | {Reason.CONSISTENT, Reason.EFFECTIVE, Reason.AS_EXPECTED})
+_JUDGED = frozenset(
+    {rule.reason for rule in RULES} | {Reason.CONSISTENT, Reason.PASSED, Reason.EFFECTIVE, Reason.AS_EXPECTED}
+)
 _OOM = "OOMKilled"
 _COMPLETED = "Completed"
 
@@ -77,15 +79,16 @@ def _verdicts(
         _store_ready(live, agents),
         _engine_ready(live, agents, plan),
     ]
-    ranks, *judged = _judged(observed, plan, live, agents, assessment)
+    judged = _judged(observed, plan, live, agents, assessment)
     available = _available(observed, live)
-    # Ranks of which nothing is known are no reason to deny that their engines serve.
-    apart = [ranks] if ranks.status is False else []
+    # Ranks and bytes of which nothing is known are no reason to deny that their engines serve.
+    gates = (Type.RANKS_CONSISTENT, Type.CANARY_PASSED)
+    apart = [each for each in judged if each.type in gates and each.status is False]
     ready = _ready(observed, plan, live, agents, [config, *stages, *apart])
-    verdicts = [config, *stages, ranks, *judged, *_warnings(observed, plan), *_schema(observed), available, ready]
+    verdicts = [config, *stages, *judged, *_warnings(observed, plan), *_schema(observed), available, ready]
     if ready.status is not True:
         held = plan.hold is not None and ready.reason is plan.hold.reason
-        blocked = config.status is False or held or ready.reason is ranks.reason
+        blocked = config.status is False or held or ready.reason in [each.reason for each in apart]
         kind = Type.STALLED if blocked else Type.RECONCILING
         verdicts.append(Verdict(kind, True, ready.reason, ready.message))
     return verdicts
@@ -206,6 +209,7 @@ def _engines_at_revision(live: Sequence[PodRecord], agents: Mapping[str, Agents]
 
 _WELL = (
     Verdict(Type.RANKS_CONSISTENT, True, Reason.CONSISTENT, "the ranks of every engine are there and alike"),
+    Verdict(Type.CANARY_PASSED, True, Reason.PASSED, "what was compared of the stores is what was written"),
     Verdict(Type.CACHE_EFFECTIVE, True, Reason.EFFECTIVE, "every store answers and keeps what is asked again"),
     Verdict(Type.DEGRADED, False, Reason.AS_EXPECTED, "every engine that was measured is well"),
 )
@@ -233,6 +237,8 @@ def _judged(
         elif found := [finding for finding in assessment.findings if finding.condition is well.type]:
             message = "; ".join(f"{finding.pod}: {finding.sentence}" for finding in found)
             verdicts.append(Verdict(well.type, not well.status, found[0].reason, message))
+        elif well.type is Type.CANARY_PASSED and not assessment.compared:
+            verdicts.append(Verdict(well.type, None, Reason.NOT_MEASURED, "nothing that is stored was compared yet"))
         else:
             verdicts.append(well)
     return verdicts

@@ -20,7 +20,7 @@ from umbra_agent.exit_cause import Explanation
 from umbra_agent.scrape import Reading, ScrapeError, read
 from umbra_agent.serving import encode_status
 from umbra_linker.metrics import LinkerMetrics
-from umbra_linker.planning import MissReason, SkipReason
+from umbra_linker.planning import CanaryResult, MissReason, SkipReason
 from umbra_linker.store import Operation
 from umbra_linker.tree_core import PYTHON, RUST, Agreement, TreeCore
 
@@ -57,6 +57,8 @@ def one_rank(rank: int, change: Callable[[LinkerMetrics], None] = lambda _: None
     metrics.call(Operation.EXISTS, 0.3)
     metrics.skipped(SkipReason.BACKPRESSURE)
     metrics.pools({"kv": MUCH, "mamba": 120})
+    for result in (CanaryResult.EQUAL, CanaryResult.EQUAL, CanaryResult.UNMEASURED):
+        metrics.canary("kv", result)
     metrics.held({"kv": 9, "mamba": 117})
     metrics.store_created(1.76e9 + 0.25)
     metrics.ages(oldest_call=0.0, oldest_offload=0.0)
@@ -97,6 +99,7 @@ def test_counters_of_all_ranks_become_one() -> None:
         "readBytes": 0,
         "lockedCheckpoints": 117,
         "checkpointSlots": 120,
+        "comparedObjects": 2 * RANKS,
     }
     assert found.missed_pages == dict.fromkeys(MissReason, MUCH)
     assert found.ranks.reporting == "0-7"
@@ -106,18 +109,21 @@ def test_counters_of_all_ranks_become_one() -> None:
     assert found.ranks.breaker_open == ""
     assert found.ranks.hit_pages == {str(rank): MUCH // 2 for rank in range(RANKS)}
     assert found.ranks.evicted_tokens == {str(rank): 64 for rank in range(RANKS)}
+    assert found.ranks.different_objects == {}
 
 
 def test_the_rank_that_differs_is_named() -> None:
     def change(metrics: LinkerMetrics) -> None:
         metrics.store_created(1.76e9 + 99)
         metrics.breaker(True)
+        metrics.canary("mamba", CanaryResult.DIFFERENT)
         metrics.ages(oldest_call=27 * 60.0, oldest_offload=0.0)
 
     found = digest(all_ranks(3, change, PYTHON), 0)
     assert found.ranks.tree_core == {"rust": "0-2,4-7", "python": "3"}
     assert found.ranks.store == {"1760000000.250": "0-2,4-7", "1760000099.000": "3"}
     assert found.ranks.breaker_open == "3"
+    assert found.ranks.different_objects == {"mamba": {"3": 1}}
     assert found.oldest_call_seconds == 27 * 60
 
 

@@ -91,6 +91,10 @@ def condition(kind: str, status: str, reason: str) -> str:
     return f'umbra_deployment_condition{{type="{kind}",status="{status}",reason="{reason}",%s}}'
 
 
+def _sample(result: str) -> str:
+    return f'umbra_linker_canary_objects_total{{rank="3",pool="kv",result="{result}",%s}}'
+
+
 _SERVED = "1x29 _x60 1x120"
 # Such a series is there only while the condition is so.
 _ILL = "_x29 1x60 stale"
@@ -226,6 +230,10 @@ CASES = {
         ("umbra_linker_failed_loads_total{%s}", "umbra_linker_loads_total{%s}"),
         (counter(0, 10), counter(100, 100)),
         (counter(0, 1), counter(100, 100)),
+    ),
+    "UmbraStoredBytesDiffer": Case(
+        {_sample("different"): counter(0, 1), _sample("equal"): counter(100, 100)},
+        {_sample("different"): counter(0, 0), _sample("unmeasured"): counter(100, 100)},
     ),
     "UmbraOffloadBacklog": _both(
         ('umbra_linker_skipped_offloads_total{reason="backpressure",%s}', "umbra_linker_offloads_total{%s}"),

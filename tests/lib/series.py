@@ -26,6 +26,7 @@ COUNTERS = (
     "offloads",
     "heldBackOffloads",
     "storedBytes",
+    "comparedObjects",
 )
 BUSY: dict[str, float] = {
     # A second of a healthy engine: 5,000 prompt tokens, of which the caches have 96.7 %.
@@ -38,6 +39,7 @@ BUSY: dict[str, float] = {
     "loads": 2,
     "offloads": 3,
     "storedBytes": 20 << 20,
+    "comparedObjects": 5,
     "hitPages": 70,
     "evictedTokens": 5000,
 }
@@ -68,6 +70,7 @@ class Series:
             "breakerOpen": "",
             "hitPages": dict.fromkeys(ranks, 0),
             "evictedTokens": dict.fromkeys(ranks, 0),
+            "differentObjects": {},
         }
         self.digest: dict[str, Any] = {
             **dict.fromkeys(COUNTERS, 0),

@@ -101,6 +101,52 @@ def test_ranks_diverge(series: Series, what: str) -> None:
     series.until(None, 30 * MINUTE)
 
 
+# ---- bytes ----
+
+
+def test_stored_bytes_differ(series: Series) -> None:
+    series.ranks["differentObjects"] = {"kv": {"3": 2}, "mamba": {"3": 1, "5": 4}}
+    series.step()
+    assert series.reasons() == [Reason.STORED_BYTES_DIFFER]
+    assert "4 of pool mamba on rank 5, 2 of pool kv on rank 3, 1 of pool mamba on rank 3; " in series.sentence()
+    series.run(70 * MINUTE)
+    assert series.reasons() == [Reason.STORED_BYTES_DIFFER], "a sample that is well says little about the others"
+    series.until(None, 10 * MINUTE)
+
+
+def test_stored_bytes_differ_stays_told_while_only_the_engine_restarts(series: Series) -> None:
+    series.ranks["differentObjects"] = {"kv": {"3": 2}}
+    series.step()
+    series.started_at += 5000
+    series.ranks["differentObjects"] = {}
+    series.digest["comparedObjects"] = 0
+    series.run(10 * MINUTE, comparedObjects=0)
+    assert series.reasons() == [Reason.STORED_BYTES_DIFFER]
+    series.store["epoch"] = "e2"
+    series.step()
+    assert series.reasons() == [], "another store began empty"
+
+
+def test_stored_bytes_differ_is_told_by_an_operator_that_came_later(series: Series) -> None:
+    series.judge = Judge()
+    series.ranks["differentObjects"] = {"kv": {str(rank): rank + 1 for rank in range(6)}}
+    series.step()
+    assert series.reasons() == [Reason.STORED_BYTES_DIFFER]
+    assert series.sentence().count("of pool kv on rank") == 4
+    assert "3 of pool kv on rank 2 and on 2 more; answers" in series.sentence()
+
+
+def test_an_older_kit_compares_nothing_and_is_not_judged_by_it() -> None:
+    series = Series()
+    del series.ranks["differentObjects"]
+    series.run(5 * MINUTE, comparedObjects=0)
+    said = conditions(settled(), series.assessment())
+    assert (said[Type.CANARY_PASSED]["status"], said[Type.CANARY_PASSED]["reason"]) == ("Unknown", Reason.NOT_MEASURED)
+    assert said[Type.READY]["status"] == "True"
+    del series.digest["comparedObjects"]
+    assert engine_reading(series.engine()) is not None
+
+
 # ---- caches ----
 
 
@@ -278,6 +324,8 @@ def test_several_pods_are_one_deployment() -> None:
         {"promptTokens": 10**400},
         {"oldestCallSeconds": "x"},
         {"ranks": {"reporting": "all"}},
+        {"ranks": {"differentObjects": {"kv": 3}}},
+        {"comparedObjects": -1},
         {"missedPages": [1]},
     ],
 )
@@ -320,6 +368,20 @@ def test_a_rank_that_differs_lowers_ready_and_a_cold_cache_does_not(series: Seri
     assert (odd[Type.READY]["status"], odd[Type.READY]["reason"]) == ("False", Reason.TREE_CORES_DIFFER)
     assert odd[Type.STALLED]["reason"] == Reason.TREE_CORES_DIFFER
     assert odd[Type.AVAILABLE]["status"] == "True"
+
+
+def test_bytes_that_differ_lower_ready_with_rank_and_pool_in_the_message(series: Series) -> None:
+    world = settled()
+    well = conditions(world, series.assessment())
+    assert (well[Type.CANARY_PASSED]["status"], well[Type.CANARY_PASSED]["reason"]) == ("True", Reason.PASSED)
+    series.ranks["differentObjects"] = {"mamba": {"5": 1}}
+    series.step()
+    wrong = conditions(world, series.assessment())
+    assert (wrong[Type.CANARY_PASSED]["status"], wrong[Type.READY]["status"]) == ("False", "False")
+    assert wrong[Type.READY]["reason"] == wrong[Type.STALLED]["reason"] == Reason.STORED_BYTES_DIFFER
+    assert wrong[Type.CANARY_PASSED]["message"].startswith("k3-0-0: samples came back from the store with other bytes")
+    assert "1 of pool mamba on rank 5" in wrong[Type.CANARY_PASSED]["message"]
+    assert wrong[Type.AVAILABLE]["status"] == "True"
 
 
 def test_an_operator_that_has_measured_nothing_yet_says_what_was_said_before(series: Series) -> None:

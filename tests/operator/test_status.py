@@ -388,6 +388,14 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
 }
 
 
+def test_what_has_no_pods_yet_is_reconciling_and_not_stalled() -> None:
+    """A tool that waits for it would give up where it is stalled."""
+    found = conditions(of(World()))
+    assert found[Type.READY]["reason"] == found[Type.RANKS_CONSISTENT]["reason"] == Reason.PENDING
+    assert found[Type.RECONCILING]["status"] == "True"
+    assert Type.STALLED not in found
+
+
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_situation_has_its_reason(situation: str) -> None:
     step, kind, value, reason, words, ready = SITUATIONS[situation]

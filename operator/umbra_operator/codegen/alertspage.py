@@ -69,7 +69,7 @@ _LEFT_OUT = """
 |---|---|
 | how full the store is | it tells no used bytes without a master; `UmbraStoreChurning` sees what a full one does |
 | master, Redis and SSD of UMBP | Umbra runs none: each pod has a store of its own, in memory |
-| a restored state that differs from a computed one | nothing compares them while an engine serves; the tests do |
+| a restored state that is not the computed one | tests compare; what a store changes, `UmbraStoredBytesDiffer` sees |
 | pages stored once for each rank | `keyLayout: PerRank` is somebody's choice; `status.cache.advice` has the remedy |
 | tokens evicted differently by ranks | the operator judges it, `UmbraRanksInconsistent` fires |
 | a rank that is missing | likewise |

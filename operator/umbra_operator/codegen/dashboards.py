@@ -440,6 +440,26 @@ _RANKS = Dashboard(
             ),
         ),
         (
+            "What the store gives back",
+            (
+                _curve(
+                    "Samples with other bytes",
+                    "Than were written, in an hour. One is an alert.",
+                    "short",
+                    "sum by (pod, rank, pool) "
+                    f'(increase(umbra_linker_canary_objects_total{{{_POD},result="different"}}[1h]))',
+                    "{{pod}} rank {{rank}} {{pool}}",
+                ),
+                _curve(
+                    "Samples",
+                    "Each second, by what was found.",
+                    "ops",
+                    _per_pod("sum", "umbra_linker_canary_objects_total", "result"),
+                    "{{pod}} {{result}}",
+                ),
+            ),
+        ),
+        (
             "Moved by each rank",
             (
                 _by_rank("Written", "Bytes each second.", "Bps", "umbra_linker_stored_bytes_total"),
