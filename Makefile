@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 OBJECTS ?= 1000
+WORKERS ?= 2
 CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
@@ -91,7 +92,7 @@ format: $(VENV)/done ## Formats the code
 
 .PHONY: test
 test: check ## Runs the tests, with the real engine, store, API server and kubelet; time per group at the end
-	@$(BIN)/pytest tests -m "not nightly"
+	@$(BIN)/pytest tests -m "not nightly" -n $(WORKERS)
 
 .PHONY: nightly
 nightly: $(VENV)/done ## Runs the tests that take minutes each, such as an operator killed at every one of its writes
@@ -99,7 +100,7 @@ nightly: $(VENV)/done ## Runs the tests that take minutes each, such as an opera
 
 .PHONY: test-fast
 test-fast: check ## Runs the tests that need no engine, API server or kubelet
-	@$(BIN)/pytest tests -m "not nightly and not engine and not apiserver and not kubelet"
+	@$(BIN)/pytest tests -m "not nightly and not engine and not apiserver and not kubelet" -n $(WORKERS)
 
 .PHONY: images
 images: python ## Writes the operator and kit images into dist/ and prints NAME@DIGEST of each; needs REGISTRY
@@ -184,6 +185,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= AGENTS, MOONCAKE the traces of make compare-model, and AGENTS of bench-policy: recorded agent sessions, Mooncake's synthetic trace
 ##= PAGE set: make compare-model writes its tables into docs/explanation/cache-model.md
 ##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
+##= WORKERS processes that share the tests of make test and make test-fast; 2, and 0 runs them in one
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests; the controllers are built by Go in any case
 ##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)
