@@ -7,9 +7,10 @@ from collections import defaultdict
 from typing import Any
 
 from player import Player, linker_config
-from poisoner import Poisoner
 from rank import PAGE, Rank
 from recorder import Recorder
+
+from poisoner import Poisoner
 
 
 def watched(rank: Rank, address: str, pages: list[int], poison: dict[str, Any] | None = None, ways: int = 1) -> Any:
