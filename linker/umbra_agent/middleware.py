@@ -2,7 +2,7 @@
 
 Public routes are a list of those that serve users and of those that only tell something; every other one, also one that
 a later SGLang adds, needs the admin key. Where there is an API key, the routes that serve users need one of the two.
-While the drain flag exists new requests are refused, running ones go on.
+While the drain flag exists new requests are refused, running ones go on and are counted for whoever ends the engine.
 """
 
 import asyncio
@@ -13,12 +13,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from umbra_agent.drain import RunningRequests
+
 ADMIN_KEY_FILE = "UMBRA_ADMIN_KEY_FILE"
 """Variable with the path of the file that holds the admin key; no file, no key: every route is open then."""
 API_KEY_FILE = "UMBRA_API_KEY_FILE"
 """Variable with the path of the file that holds the users' key; no file, no key: everybody is served."""
 UNREAD_SECONDS = 10.0
 """How long the body of a refused request is read on: a client that still sends would see a reset, not the answer."""
+RETRY_SECONDS = b"1"
+"""What a request that is refused in a drain is told to wait: another replica, if there is one, takes it at once."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -96,6 +100,7 @@ class Gate:
         admin_key_file: Path | None,
         api_key_file: Path | None,
         drain_flag: Path | None,
+        running: RunningRequests,
         own_key: bytes = b"",
     ) -> None:
         """Stand in front of ``app``; ``own_key`` opens all to the engine itself; empty: it asks itself nothing."""
@@ -103,26 +108,26 @@ class Gate:
         self._admin_key_file = admin_key_file
         self._api_key_file = api_key_file
         self._drain_flag = drain_flag
+        self._running = running
         self._own_key = own_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        match scope["type"]:
-            case "http":
-                asked = access(scope["method"], scope["path"])
-                if asked is Access.ADMIN and not self._opens(scope, self._admin_key_file):
-                    return await _answer(send, 401, "this route needs the admin key as a bearer token")
-                if asked is Access.SERVE and not self._may_serve(scope):
-                    await _read_on(receive)
-                    return await _answer(send, 401, "this route needs the API key as a bearer token")
-                if asked is Access.SERVE and self._draining:
-                    await _read_on(receive)
-                    # The connection may lead to this engine for ever; a new one goes to another replica.
-                    return await _answer(send, 503, "the engine drains: send it again", close=True)
-            case "websocket":
-                if self._draining or not self._opens(scope, self._admin_key_file):
-                    return await send({"type": "websocket.close", "code": 1008})
-        return await self._app(scope, receive, send)
+        asked = _asked(scope)
+        if asked is Access.OBSERVE:
+            return await self._app(scope, receive, send)
+        if asked is Access.ADMIN and not self._opens(scope, self._admin_key_file):
+            return await _refuse(scope, send, 401, "this route needs the admin key as a bearer token")
+        if asked is Access.SERVE and not self._may_serve(scope):
+            await _read_on(receive)
+            return await _refuse(scope, send, 401, "this route needs the API key as a bearer token")
+        # Counted before the flag is looked at: whoever raised it and then sees no request has missed none.
+        with self._running:
+            if not (self._draining and _is_work(scope, asked)):
+                return await self._app(scope, receive, send)
+        if scope["type"] == "http":
+            await _read_on(receive)
+        return await _refuse(scope, send, 503, "the engine drains: send it again")
 
     @property
     def _draining(self) -> bool:
@@ -170,12 +175,31 @@ async def _read_on(receive: Receive) -> None:
         return
 
 
-async def _answer(send: Send, status: int, sentence: str, *, close: bool = False) -> None:
+def _asked(scope: Scope) -> Access:
+    """Return what a request asks for; the server's own start and end ask for nothing that could be refused."""
+    match scope["type"]:
+        case "http":
+            return access(scope["method"], scope["path"])
+        case "websocket":
+            return Access.ADMIN
+    return Access.OBSERVE
+
+
+def _is_work(scope: Scope, asked: Access) -> bool:
+    """Return whether a drain refuses it. A web socket works for a user whatever key it needs."""
+    return asked is Access.SERVE or scope["type"] == "websocket"
+
+
+async def _refuse(scope: Scope, send: Send, status: int, sentence: str) -> None:
     """Send an error in the shape that clients of OpenAI's API read."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
     body = json.dumps({"error": {"message": sentence, "code": status}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if close:
-        headers.append((b"connection", b"close"))
+    if status == 503:
+        # The connection may lead to this engine for ever; a new one goes to another replica.
+        headers += [(b"connection", b"close"), (b"retry-after", RETRY_SECONDS)]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -2,7 +2,8 @@
 
 waiting -> starting -> serving -> draining -> stopping -> waiting (new revision) or the end (SIGTERM)
 draining begins with a while in which the engine goes on as before and only the agent says that it is not ready: whoever
-sends requests must learn of it first. The old revision wanted again in that while: -> serving.
+sends requests must learn of it first. Then new requests are refused, and once none runs the engine is told to end. The
+old revision wanted again before that: -> serving.
 An exit of its own, from starting or serving: stopping -> failed (back-off) -> starting
 Which document is to run is decided in `revisions`; what belongs to one life of the engine is in `session`.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from umbra_agent.backoff import Backoff, budget
 from umbra_agent.child import Exit
-from umbra_agent.drain import DRAIN_FLAG, DrainFlag
+from umbra_agent.drain import DRAIN_FLAG, RUNNING_FILE, DrainFlag, RunningCount
 from umbra_agent.engine_view import (
     EngineSnapshot,
     ExitReason,
@@ -37,6 +38,9 @@ from umbra_agent.upgrade import Upgrade
 
 # An engine that never served has nothing to drain.
 UNREADY_STOP_SECONDS = 30.0
+# SGLang looks every 5 s whether it was told to end, then gives its schedulers 15 s: a clean end needs this much of a
+# bound that runs out with requests still running. Of a short bound, half.
+END_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Supervisor:
         self._upgrade = upgrade
         self._revisions = Revisions(options.document, options.kit_root, options.run_dir / "last-good.json")
         self._drain_flag = DrainFlag(options.drain_flag)
+        self._running_file = options.run_dir / "running"
+        self._running = RunningCount(self._running_file)
         self._live = LiveFile(options.run_dir / "live.json")
         remembered = options.run_dir / "gpu-memory.json"
         self._gpu_memory = GpuMemory(options.drm, options.dri, remembered, options.gpu_memory_seconds)
@@ -80,6 +86,7 @@ class Supervisor:
         self._phase_began = time.monotonic()
         self._exit_reason: ExitReason = "Exited"
         self._stop_began: float | None = None
+        self._refusing = False
         self._told_to_end = False
         self.finished = False
         self.snapshot = EngineSnapshot(agent_kit=installed_version(Path(__file__).parent))
@@ -224,11 +231,13 @@ class Supervisor:
         self._problem = None
         self._gpu_memory.starting()
         self._drain_flag.down()
+        self._running.forget()
         self._live.write(launch)
         self._phase_began = time.monotonic()
         try:
             environment = child_environment(os.environ, launch, self._options.kit_root)
-            self._session = Session.start(launch, {**environment, DRAIN_FLAG: str(self._options.drain_flag)})
+            files = {DRAIN_FLAG: str(self._options.drain_flag), RUNNING_FILE: str(self._running_file)}
+            self._session = Session.start(launch, {**environment, **files})
         except OSError as error:
             say(f"The engine could not be started: {error.strerror}.")
             code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -284,7 +293,7 @@ class Supervisor:
         say(f"Draining engine revision {self.snapshot.revision} (at most {self._drain_bound():g} s).")
         self._stop_began = self._phase_began = time.monotonic()
         self._exit_reason = "Stopped"
-        self._told_to_end = False
+        self._refusing = self._told_to_end = False
         self._set(state="draining")
         self._step_leaving(self._session, stop=True)
 
@@ -314,16 +323,25 @@ class Supervisor:
             session.kill_main()
 
     def _step_leaving(self, session: Session, stop: bool) -> None:
-        """Tell the engine to end once no new requests are to be expected; go back to serving if it is wanted again."""
+        """Refuse new requests once none are to be expected, and tell the engine to end once none runs.
+
+        Go back to serving if it is wanted again before that.
+        """
         target = self._revisions.target
         if not stop and target is not None and target.revision == session.launch.revision:
             say(f"Engine revision {target.revision} is wanted again: it goes on.")
+            self._drain_flag.down()
             self._set(state="serving")
             return
+        elapsed, bound = time.monotonic() - self._phase_began, self._drain_bound()
         lame_duck = self._options.lame_duck_seconds if self.snapshot.ready_at is not None else 0.0
-        if time.monotonic() - self._phase_began >= min(lame_duck, self._drain_bound()):
-            self._told_to_end = True
+        if not self._refusing and elapsed >= min(lame_duck, bound):
+            self._refusing = True
             self._drain_flag.up()
+            if running := self._running.latest:
+                say(f"New requests are refused; {running} are still to be answered.")
+        if self._refusing and (not self._running.latest or elapsed >= bound - min(END_SECONDS, bound / 2)):
+            self._told_to_end = True
             session.child.signal_main(signal.SIGTERM)
 
     @property

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from umbra_agent.drain import DRAIN_FLAG
+from umbra_agent.drain import DRAIN_FLAG, RUNNING_FILE, RunningRequests
 from umbra_agent.middleware import ADMIN_KEY_FILE, API_KEY_FILE, Gate, read_key
 
 from .chunks import cutting_at_tree_pages
@@ -155,7 +155,14 @@ def _add_gate(original: Any, app: Any, **keys: Any) -> None:
         read_key(file)
     own_key = secrets.token_urlsafe(32)
     _carry(app.server_args.url(), own_key)
-    app.add_middleware(Gate, admin_key_file=admin, api_key_file=api, drain_flag=drain_flag, own_key=own_key.encode())
+    app.add_middleware(
+        Gate,
+        admin_key_file=admin,
+        api_key_file=api,
+        drain_flag=drain_flag,
+        running=RunningRequests(_path(RUNNING_FILE)),
+        own_key=own_key.encode(),
+    )
 
 
 def _path(variable: str) -> Path | None:

@@ -1,5 +1,6 @@
 """The agent with the real UMBP server and the real SGLang, as in a pod: two agents, one launch document."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from agent_process import AgentProcess, EngineAgent, is_gone, wait_for
+
+from engine_fixtures import lay_out_kit
+from umbra_agent.drain import RunningCount
 
 if TYPE_CHECKING:
     from cpuengine import Environment
@@ -101,7 +105,7 @@ def generate(port: int, tokens: int) -> int:
     """Have the engine generate and return how many tokens came back."""
     sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     body = json.dumps({"input_ids": list(range(5, 69)), "sampling_params": sampling})
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=200)
     connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
     count: int = json.load(connection.getresponse())["meta_info"]["completion_tokens"]
     connection.close()
@@ -186,6 +190,95 @@ def test_real_engine_starts_drains_and_is_replaced(built: "Environment", store_f
     finally:
         agent.close()
         store.close()
+
+
+class SlowRequest:
+    """A request whose body is sent in two pieces."""
+
+    def __init__(self, port: int) -> None:
+        self._body = json.dumps({"input_ids": list(range(5, 69)), "sampling_params": {"max_new_tokens": 2}}).encode()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._connection.putrequest("POST", "/generate")
+        self._connection.putheader("Content-Type", "application/json")
+        self._connection.putheader("Content-Length", str(len(self._body)))
+        self._connection.endheaders(self._body[:20])
+
+    def finish(self) -> int:
+        """Send the rest; return the answer's status."""
+        self._connection.send(self._body[20:])
+        status = self._connection.getresponse().status
+        self._connection.close()
+        return status
+
+
+def refusal(port: int) -> http.client.HTTPResponse:
+    """The answer to a new request; it has no body left to read."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("POST", "/generate", json.dumps({"text": "a"}), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response
+
+
+@contextlib.contextmanager
+def frozen_children(pid: int) -> Iterator[None]:
+    """Meanwhile the engine's main process takes requests and its schedulers answer none."""
+    children = _family(pid)[1:]
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGCONT)
+
+
+def health(port: int) -> int:
+    """The status of SGLang's own check, which asks for a token."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/health")
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+QUEUED = 8
+"""Twice what the engine runs at a time."""
+
+
+def test_a_drain_loses_no_request_that_was_taken(built: "Environment", tmp_path: Path) -> None:
+    """Neither those that wait in the engine's queue, nor one whose body is still sent, nor after a failed check."""
+    agent = EngineAgent(tmp_path, 1, "--without-store", "--lame-duck-seconds", "8")
+    agent.start()
+    try:
+        (agent.kit_root / "0.1.0").mkdir(parents=True)
+        lay_out_kit(agent.kit_root / "0.1.0")
+        document = launch_document(built, agent, "a")
+        document["env"] = {**document["env"], "SGLANG_HEALTH_CHECK_TIMEOUT": "2"}
+        document["drainTimeoutSeconds"] = 300
+        agent.write(document)
+        agent.wait_ready(300)
+        main, count = agent.child_pid(), RunningCount(agent.run_dir / "running")
+        # The first tokens of an engine without a GPU wait for its kernels.
+        generate(agent.engine_port, 2)
+        agent.write({**document, "revision": "b" * 12})
+        agent.status_when(lambda status: status["state"] == "draining", "the drain begins", 120)
+        with ThreadPoolExecutor(QUEUED) as pool:
+            with frozen_children(main):
+                slow = SlowRequest(agent.engine_port)
+                taken = [pool.submit(generate, agent.engine_port, 8) for _ in range(QUEUED)]
+                wait_for(lambda: count.latest == QUEUED + 1, "all were taken", 10)
+                assert health(agent.engine_port) == 503, "from now on SIGTERM would end the engine whatever runs"
+                wait_for(agent.drain_flag.exists, "new requests are refused", 20)
+                refused = refusal(agent.engine_port)
+            assert [request.result(150) for request in taken] == [8] * QUEUED
+        assert agent.child_pid() == main, "it waits for the body that is still sent"
+        assert slow.finish() == 200
+        assert (refused.status, refused.getheader("Retry-After")) == (503, "1")
+        wait_for(lambda: b"SIGTERM received" in agent.stdout.read_bytes(), "the engine is told to end", 10)
+    finally:
+        agent.close()
 
 
 def test_killed_agent_takes_the_whole_real_engine(built: "Environment", store_folder: Path, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ OWNED_ENV: Mapping[str, str] = {
     "UMBRA_ADMIN_KEY_FILE": "nothing: Umbra sets it",
     "UMBRA_API_KEY_FILE": "auth.apiKeySecretRef",
     "UMBRA_DRAIN_FLAG": "nothing: Umbra sets it",
+    "UMBRA_RUNNING_FILE": "nothing: Umbra sets it",
     "SGLANG_PLUGINS": "nothing: Umbra sets it",
     "SGLANG_RUST_BUILD_MODE": "nothing: no rank may build alone",
     "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "toolchain.treeCore",
