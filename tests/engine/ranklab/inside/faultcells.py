@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from faults import send
-from player import Player, linker_config
+from player import Player, Request, linker_config
 from rank import PAGE, Rank
 
 import umbra_linker.linker
@@ -105,6 +105,17 @@ class _Scene:
         self.player.settle()
         self.player.forget()
         return tokens
+
+    def found(self, tokens: list[int]) -> Request:
+        """Look a prompt up that the store has; again where a busy machine answers later than a lookup waits."""
+        end = time.monotonic() + SECONDS
+        while True:
+            request = self.player.match(tokens)
+            if request.loaded == len(tokens):
+                return request
+            self.player.abort(request)
+            assert time.monotonic() < end, f"never found: {self.reasons[-3:]}"
+            time.sleep(0.05)
 
     def steps(self) -> None:
         """Take scheduler steps until nothing is to be stored, but not for ever; equally many on every rank."""
@@ -279,8 +290,7 @@ def lookup(scene: _Scene) -> str:
 def load(scene: _Scene) -> str:
     """The store fails between a request's lookup and its load."""
     player, tokens = scene.player, scene.stored()
-    request = player.match(tokens)
-    assert request.loaded == len(tokens)
+    request = scene.found(tokens)
     heal = scene.strike()
     struck = epoch_at(scene.address)
     player.queue_load(request)
