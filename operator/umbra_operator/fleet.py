@@ -1,7 +1,7 @@
 """Where each K3Deployment stands, as metrics.
 
 They are read from the memory at each scrape, so a series ends with its object and none can be left behind. A deployment
-has a series for each condition that it has and one for each other metric here: 22 at most.
+has a series for each condition that it has and one for each other metric here: 23 at most.
 
 The text of a deployment is made once for each version of it: with many of them, a scrape that made all anew kept the
 event loop waiting.
