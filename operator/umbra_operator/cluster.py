@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import aiohttp
 from kubernetes.aio import client, config
 
-from umbra_operator import errors, metrics
+from umbra_operator import errors, logs, metrics
 from umbra_operator.api.base import GROUP, VERSION
 
 REQUEST_SECONDS = 10.0
@@ -244,6 +244,8 @@ class KubeCluster:
             raise
         finally:
             metrics.REQUESTS.labels(code, method, resource.plural).inc()
+            if method != "GET" and (key := logs.reconciled()):
+                metrics.WRITES.labels(*key).inc()
             metrics.REQUEST_SECONDS.labels(method).observe(time.monotonic() - began)
         if response.status >= 300:
             # What the server asks for is kept within what any request may take, however overloaded it thinks it is.

@@ -27,6 +27,12 @@ def reconciling(controller: str, namespace: str, name: str) -> Iterator[None]:
         _FIELDS.reset(token)
 
 
+def reconciled() -> tuple[str, str] | None:
+    """Namespace and name of the object of the block that runs now; None outside of one."""
+    fields = _FIELDS.get()
+    return (fields["namespace"], fields["name"]) if fields else None
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line, for log collectors."""
 

@@ -1,5 +1,7 @@
 """The operator's own metrics: controller-runtime's names where it has one, ``umbra_`` for the rest."""
 
+from contextlib import suppress
+
 from prometheus_client import Counter, Gauge, Histogram
 
 CONTROLLER = "k3deployment"
@@ -19,6 +21,12 @@ REQUESTS = Counter(
     "Requests to the API server, by status code, method and resource.",
     ["code", "method", "resource"],
 )
+WRITES = Counter(
+    "umbra_deployment_writes_total",
+    "Requests to the API server that are to change a K3Deployment's status or objects, whatever came of them; a series "
+    "begins with the first and ends with its K3Deployment.",
+    ["namespace", "name"],
+)
 REQUEST_SECONDS = Histogram("rest_client_request_duration_seconds", "Time that a request took, in seconds.", ["verb"])
 LEADER = Gauge("leader_election_master_status", "1 while this process leads by the Lease of that name.", ["name"])
 LAST_RESYNC = Gauge(
@@ -32,3 +40,9 @@ REPAIRED = Counter("umbra_operator_resync_repaired_total", "Objects whose lost e
 POLLS = Counter(
     "umbra_operator_agent_polls_total", "Answers of agents, by agent (engine or store) and result.", ["agent", "result"]
 )
+
+
+def forget(namespace: str, name: str) -> None:
+    """Ends the series of a K3Deployment that is gone."""
+    with suppress(KeyError):
+        WRITES.remove(namespace, name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from umbra_operator import errors, events
+from umbra_operator import errors, events, metrics
 from umbra_operator.api.base import API_VERSION
 from umbra_operator.cluster import CHILDREN, DEPLOYMENTS, POD_MONITORS, PODS, SECRETS, Cluster
 from umbra_operator.conditions import Reason
@@ -113,6 +113,7 @@ class Reconciler:
         seen = self._observe(key, now)
         if seen is None:
             self._told.pop(key, None)
+            metrics.forget(*key)
             return None
         observed, in_force = seen
         decided = self._plan(observed, now)

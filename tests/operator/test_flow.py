@@ -135,6 +135,34 @@ def test_a_steady_state_and_a_restart_of_the_operator_write_nothing(serving: Sta
     assert serving.versions() == before
 
 
+def test_writes_are_counted_for_their_deployment_until_it_is_gone(serving: Stack, operators: Operators) -> None:
+    """Somebody takes a label away again and again, and the operator gives it back each time."""
+    serving.add("other")
+    eventually(lambda: serving.ready("other"), "the second one is ready")
+
+    def writes(name: str) -> float:
+        return operators.running.metric(
+            "umbra_deployment_writes_total", f'namespace="{serving.namespace}"', f'name="{name}"'
+        )
+
+    def labelled() -> bool:
+        return names.LABEL_ATTEMPT in serving.pods()["k3-0-0"]["metadata"]["labels"]
+
+    before = writes("k3"), writes("other")
+    assert min(before) > 0
+    every = operators.running.metric("rest_client_requests_total")
+    for _ in range(5):
+        patch = {"metadata": {"labels": {names.LABEL_ATTEMPT: None}}}
+        serving.api("PATCH", f"/api/v1/namespaces/{serving.namespace}/pods/k3-0-0", patch, MERGE)
+        eventually(labelled, "the label is given back")
+    assert writes("k3") >= before[0] + 5
+    assert writes("other") == before[1]
+    assert writes("k3") - before[0] <= operators.running.metric("rest_client_requests_total") - every
+    serving.api("DELETE", serving.path("k3"))
+    eventually(lambda: writes("k3") == 0, "its series ends")
+    assert writes("other") == before[1]
+
+
 def test_a_rank_that_differs_is_named_and_numbers_that_move_write_nothing(
     serving: Stack, node: NodeAgent, operators: Operators
 ) -> None:

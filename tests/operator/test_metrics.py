@@ -21,6 +21,7 @@ def test_the_page_names_every_series_of_the_operator_with_its_labels() -> None:
     metrics.RECONCILES.labels("a", "b")
     metrics.REQUESTS.labels("a", "b", "c")
     metrics.POLLS.labels("a", "b")
+    metrics.WRITES.labels("a", "b")
     lines = generate_latest().decode().splitlines()
     shown = dict(line.removeprefix("# TYPE ").split(" ") for line in lines if line.startswith("# TYPE "))
     own = {name for name in shown if not re.match(r"python_|process_", name) and not name.endswith("_created")}
