@@ -84,6 +84,7 @@ class Reason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     GPU_MEMORY_HELD = "GPUMemoryHeld"
     ENGINE_RESTARTING = "EngineRestarting"
+    IMAGE_BACK_OFF = "ImageBackOff"
     POD_REPLACED = "PodReplaced"
     AGENT_SILENT = "AgentSilent"
     NOT_MEASURED = "NotMeasured"
@@ -157,6 +158,9 @@ REASONS: Mapping[Reason, str] = {
     Reason.GPU_MEMORY_HELD: "GPUs hold memory of an engine that has ended, and the next one waits for up to 60 s. When "
     "it comes again and again on one node, look for a process on that GPU.",
     Reason.ENGINE_RESTARTING: "An engine restarts into a new revision inside its pod; the store keeps every page.",
+    Reason.IMAGE_BACK_OFF: "The kubelet waits before it starts a container with the image in the message. After a "
+    "return to an image that the pod had before that is 10 to 30 s, and nothing needs doing. If it lasts longer, read "
+    "the log of that container and correct the profile's image.",
     Reason.POD_REPLACED: "The change needs another pod: when its turn comes, a replica's store starts empty. "
     "The message has the sizes; rollout.cacheLoss can hold such a change.",
     Reason.AGENT_SILENT: "An agent of a pod that runs does not answer the operator; let it reach ports 9600 and 9601.",

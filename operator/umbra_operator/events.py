@@ -53,8 +53,10 @@ _WARNED = frozenset(
 _UNWELL = frozenset(rule.reason for rule in RULES)
 """Worth a warning, and no second one soon: numbers can come and go."""
 UNWELL_PAUSE_SECONDS = 600.0
-_HELD = frozenset({Reason.ROLLOUT_PAUSED, Reason.WAITING_FOR_DELETION, Reason.ACKNOWLEDGEMENT_REQUIRED})
-"""Worth a word: the user has held the change, and may wait for it all the same."""
+_WAITS = frozenset(
+    {Reason.ROLLOUT_PAUSED, Reason.WAITING_FOR_DELETION, Reason.ACKNOWLEDGEMENT_REQUIRED, Reason.IMAGE_BACK_OFF}
+)
+"""Worth a word: the user has held the change, and may wait for it all the same, or the kubelet delays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def of_status(before: Sequence[Mapping[str, Any]], after: Iterable[Mapping[str, 
         lost = changed and reason == Reason.NO_REPLICA_SERVES
         unwell = reason in _UNWELL
         warning = lost or unwell or reason in _WARNED or (kind == Type.CONFIG_VALID and status == "False")
-        if warning or changed or reason in _HELD:
+        if warning or changed or reason in _WAITS:
             pause = UNWELL_PAUSE_SECONDS if unwell else 0.0
             told.setdefault(reason, Event(warning, reason, condition["message"], pause))
     return [*told.values()]

@@ -132,7 +132,7 @@ def _store_ready(live: Sequence[PodRecord], agents: Mapping[str, Agents]) -> Ver
         container = pod.container(names.STORE)
         if container and not container.started and container.exit_reason == _OOM:
             return _out_of_memory(Type.STORE_READY, pod, names.STORE)
-        if container and container.waiting_reason == "CrashLoopBackOff":
+        if container and _backs_off(container):
             message = (
                 f"{pod.name}: {container.exit_message or container.waiting_message or 'the store ends again and again'}"
             )
@@ -183,7 +183,7 @@ def _engine_failure(pod: PodRecord, container: ContainerRecord | None, answer: E
     """Why a pod's engine does not come; None where nothing keeps it from coming."""
     if pod.over:
         return _named(pod)
-    if container and container.waiting_reason == "CrashLoopBackOff":
+    if container and _backs_off(container):
         last = container.exit_message or container.waiting_message or "the agent ends again and again"
         return f"{pod.name}: {last}"
     return f"{pod.name}: {answer.problem}" if answer and answer.problem and not pod.ready else None
@@ -201,10 +201,32 @@ def _engines_at_revision(live: Sequence[PodRecord], agents: Mapping[str, Agents]
     if losing := [f"{name} ({plan.losing[name]})" for name in behind if name in plan.losing]:
         message = f"the change empties the stores of {', '.join(losing)}"
         return Verdict(Type.ENGINE_READY, False, Reason.POD_REPLACED, message)
+    if waiting := [_kept_waiting(pod) for pod in live if pod.name in behind and _backs_off(pod.container(names.KIT))]:
+        return Verdict(Type.ENGINE_READY, False, Reason.IMAGE_BACK_OFF, "; ".join(waiting))
     if behind:
         message = f"{', '.join(behind)} restarts into the wanted revision"
         return Verdict(Type.ENGINE_READY, False, Reason.ENGINE_RESTARTING, message)
     return Verdict(Type.ENGINE_READY, True, Reason.SERVING, "every engine serves")
+
+
+def _backs_off(container: ContainerRecord | None) -> bool:
+    return container is not None and container.waiting_reason == "CrashLoopBackOff"
+
+
+def _kept_waiting(pod: PodRecord) -> str:
+    """What a pod says whose kit the kubelet does not start yet: its engine goes on meanwhile.
+
+    The kubelet counts its own exchange of an image as an end of the container, so that a return to an earlier image
+    waits like one that fails; a kit that was told to end has ended well.
+    """
+    kit = pod.container(names.KIT)
+    failed = kit and kit.exit_reason not in (None, _COMPLETED)
+    last = (kit.exit_message or kit.exit_reason) if kit and failed else None
+    return f"{pod.name}: the kubelet waits before it starts the kit's image {pod.kit_image} again" + (
+        f", which ended with: {last}; read the log of container kit, and correct the profile's kit.image"
+        if last
+        else "; 10 to 30 s are usual when the pod had that image before, and the engine serves meanwhile"
+    )
 
 
 _WELL = (
@@ -347,7 +369,7 @@ def _failed(container: ContainerRecord) -> bool:
     if container.exit_code is not None:
         return container.exit_code != 0
     again = container.restarts > 0 and container.exit_reason not in (None, _COMPLETED)
-    return again or container.waiting_reason == "CrashLoopBackOff"
+    return again or _backs_off(container)
 
 
 def _preflight_message(container: ContainerRecord) -> str:

@@ -69,6 +69,21 @@ def test_a_held_rollout_is_told_and_a_service_that_is_ended_on_purpose() -> None
     assert reasons(of_status(held, conditions(world))) == [(False, Reason.SCALED_TO_ZERO)]
 
 
+def test_a_kit_that_the_kubelet_holds_back_is_told() -> None:
+    world = World()
+    world.run()
+    world.edit(edited(world.spec, {"engine.contextLength": 8192}))
+    before = conditions(world)
+    body = world.bodies["k3-0-0"]
+    body["status"]["initContainerStatuses"] = [
+        {"name": "kit", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}
+    ]
+    world.memory.put_pod(body)
+    (event,) = of_status(before, conditions(world))
+    assert (event.warning, event.reason) == (False, Reason.IMAGE_BACK_OFF)
+    assert "10 to 30 s are usual" in event.note
+
+
 def test_a_start_s_stages_may_wait_and_what_a_user_waits_for_or_fears_may_not() -> None:
     def now() -> dict[str, Any]:
         return status(world.observe(), world.plan(), world.agents, NOW)

@@ -51,6 +51,7 @@ NOT_READY: dict[str, Any] = {"conditions": []}
 PASSED = container(names.PREFLIGHT, {"terminated": {"exitCode": 0}})
 STORE_UP = container(names.STORE, {"running": {}}, started=True)
 OOM = {"reason": "OOMKilled"}
+ENDED = {"exitCode": 1, "reason": "Error", "message": "no space"}
 LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
 
 
@@ -300,6 +301,29 @@ SITUATIONS: dict[str, tuple[Callable[[World], Any], str, str, str, str, str]] = 
         "GPUMemoryHeld",
         "k3-0-0: Waiting: 1 GPUs hold memory",
         "GPUMemoryHeld",
+    ),
+    "an earlier kit comes again": (
+        both(
+            lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096})),
+            pod_is(initContainerStatuses=[container(names.KIT, LOOP)]),
+        ),
+        "EngineReady",
+        "False",
+        "ImageBackOff",
+        f"k3-0-0: the kubelet waits before it starts the kit's image example.test/kit@sha256:{'b' * 64} again; "
+        "10 to 30 s are usual when the pod had that image before, and the engine serves meanwhile",
+        "ImageBackOff",
+    ),
+    "another kit fails": (
+        both(
+            lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096})),
+            pod_is(initContainerStatuses=[container(names.KIT, LOOP, lastState={"terminated": ENDED})]),
+        ),
+        "EngineReady",
+        "False",
+        "ImageBackOff",
+        "which ended with: no space; read the log of container kit, and correct the profile's kit.image",
+        "ImageBackOff",
     ),
     "the engine restarts": (
         lambda world: world.edit(edited(DEPLOYMENT_SPEC, {"engine.contextLength": 4096})),
