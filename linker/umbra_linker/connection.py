@@ -2,7 +2,7 @@
 
 A client of a store that died answers "absent" and "not stored" for ever, also after the next store listens at the same
 address. Every rank finds that out by itself and connects anew by itself: until the last one has, its misses count for
-all.
+all. The end of a store's process is told by the kernel, and the next one is connected to as soon as it speaks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,10 @@ PROBE_SECONDS = 1.0
 """How long a store may take for a sign of life before it is connected to."""
 KILL_SECONDS = 5.0
 """How long a killed store may take to be gone: the kernel frees its memory first, 3 GiB in 0.13 s."""
+MOST_PATH_BYTES = 107
+"""Of the name of a unix socket."""
+FOLLOW_SECONDS = 0.05
+"""Between two looks for the store that follows one that has ended; a look takes some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,68 @@ def epoch_at(address: str, seconds: float = PROBE_SECONDS) -> Epoch | None:
         return None
 
 
+def other_name(address: str) -> str:
+    """Return another name of the same unix socket, and of that the first one; any other address as it is.
+
+    gRPC remembers by name that it was refused, and lets every client of this process wait before it tries that name
+    again: the longer a store was away, up to two minutes. A client's constructor stops every Python thread meanwhile.
+    """
+    folder, slash, file = address.rpartition("/")
+    if not address.startswith("unix:") or not slash:
+        return address
+    if folder.endswith("/."):
+        return f"{folder.removesuffix('/.')}/{file}"
+    other = f"{folder}/./{file}"
+    fits = len(other.removeprefix("unix://").removeprefix("unix:").encode()) <= MOST_PATH_BYTES
+    return other if fits else address
+
+
+class StoreProcess:
+    """The process of one life of the store, held by a descriptor: its number may go to another one. For one thread."""
+
+    def __init__(self, address: str, epoch: Epoch | None) -> None:
+        """Hold the process that listens at ``address``, if it can be seen from here and ``epoch`` is still right."""
+        self._descriptor: int | None = None
+        self._ended = False
+        if epoch is None or epoch.pid == 0:
+            return
+        try:
+            self._descriptor = os.pidfd_open(epoch.pid)
+        except ProcessLookupError:
+            self._ended = True
+        except OSError:
+            return  # Whoever wants to kill it is told.
+        # Asked after the process is held: the number may have gone to another one before.
+        if self._descriptor is not None and epoch_at(address) != epoch:
+            self.release()
+
+    @property
+    def held(self) -> bool:
+        """Whether there is such a process, which may have ended meanwhile."""
+        return self._descriptor is not None
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        """Wait so long at most for its end, and say whether it has come; False where that cannot be seen."""
+        if self._descriptor is not None and not self._ended:
+            # Not select(): an engine has more than 1,024 descriptors.
+            end = select.poll()
+            end.register(self._descriptor, select.POLLIN)
+            self._ended = bool(end.poll(seconds * 1000))
+        return self._ended
+
+    def kill(self) -> None:
+        """Kill it; nothing happens to one that has ended."""
+        if self._descriptor is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def release(self) -> None:
+        """Hold it no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class StoreWatch:
     """Connects anew when another process serves the store, and can end the present one. For one thread."""
 
@@ -69,9 +135,10 @@ class StoreWatch:
         trial may cost a client that is given up, so one life of the store is tried after growing pauses.
         """
         self._address = address
-        self._epoch = epoch
+        self._epoch = self._seen = epoch
+        self._process = StoreProcess(address, epoch)
         self._connect_anew = connect_anew
-        self._retired: list[tuple[int, object]] = []
+        self._retired: list[tuple[StoreProcess, object]] = []
         self._clock = clock
         self._tried: Epoch | None = None
         self._pauses = Pauses(clock)
@@ -84,7 +151,9 @@ class StoreWatch:
     def look(self) -> bool:
         """Return whether a new connection was made."""
         self._drop_retired()
-        epoch = epoch_at(self._address)
+        epoch = self._seen = epoch_at(self._address)
+        if epoch == self._epoch and not self._process.held:
+            self._process = StoreProcess(self._address, epoch)
         if epoch is None or epoch == self._epoch or not self._may_try(epoch):
             return False
         # The client's constructor stops every Python thread for as long as the store says nothing: it must speak first.
@@ -97,11 +166,28 @@ class StoreWatch:
             logger.exception("the store at %s cannot be connected to yet; trying again", self._address)
             return False
         # Dropping a client waits for its store, also when that is frozen: it is kept until its process is gone.
-        self._retired.append((self._epoch.pid if self._epoch else 0, old))
-        self._epoch = epoch
+        self._retired.append((self._process, old))
+        self._epoch, self._process = epoch, StoreProcess(self._address, epoch)
         self._drop_retired()
         logger.warning("another process serves the store; connected to it anew")
         return True
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, but no longer than until the present store ends or, once it has, another one follows.
+
+        A store that ``look`` has seen already wakes nobody again.
+        """
+        if not self._process.ended():
+            if self._process.held:
+                self._process.ended(seconds)
+            else:
+                time.sleep(seconds)
+            return
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, FOLLOW_SECONDS))
+            if epoch_at(self._address) not in (None, self._seen):
+                return
 
     def kill(self) -> bool:
         """Kill the store that the present client talks to, and wait until it is gone.
@@ -111,28 +197,20 @@ class StoreWatch:
         Its death is the only proof that it reads and writes our memory no more: a frozen store goes on with what it was
         asked when it thaws.
         """
-        if self._epoch is None or self._epoch.pid == 0:
+        if self._process.ended():
+            return False
+        if not self._process.held:
             logger.error(
                 "the store's process cannot be seen from here, so it cannot be ended: restart the store "
                 "(its pod needs shareProcessNamespace)"
             )
             return False
         try:
-            process = os.pidfd_open(self._epoch.pid)
-        except ProcessLookupError:
-            return False
-        try:
-            # Asked after the process is held: the number may have gone to another one meanwhile.
-            if epoch_at(self._address) != self._epoch:
-                return False
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            ended, _, _ = select.select([process], [], [], KILL_SECONDS)
-            return bool(ended)
+            self._process.kill()
         except PermissionError:
-            logger.exception("the store with pid %d cannot be killed from here: restart it", self._epoch.pid)
+            logger.exception("the store at %s cannot be killed from here: restart it", self._address)
             return False
-        finally:
-            os.close(process)
+        return self._process.ended(KILL_SECONDS)
 
     def _may_try(self, epoch: Epoch) -> bool:
         if epoch != self._tried:
@@ -141,16 +219,7 @@ class StoreWatch:
         return self._pauses.over
 
     def _drop_retired(self) -> None:
-        self._retired = [(pid, client) for pid, client in self._retired if not _gone(pid)]
-
-
-def _gone(pid: int) -> bool:
-    if pid == 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
+        for process, _ in self._retired:
+            if process.ended():
+                process.release()
+        self._retired = [(process, client) for process, client in self._retired if not process.ended()]

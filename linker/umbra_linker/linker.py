@@ -32,7 +32,7 @@ from sglang.srt.utils import get_device_module
 from . import __version__
 from .backlog import Backlog
 from .canary import SAMPLE_BYTES, Canary
-from .connection import StoreWatch, epoch_at
+from .connection import StoreWatch, epoch_at, other_name
 from .device import DevicePages
 from .guard import TESTED, LinkerRefusedError, require_hooks, require_one_tokenizer, require_tested
 from .hooks import dead_hooks, settled_tree_core
@@ -224,7 +224,9 @@ class UmbraLinker(UMBPDirectLinker):  # type: ignore[misc]  # sglang is untyped
         Runs on the heartbeat's thread. Calls under way end with the old client; each call after it has the new one.
         """
         old = self.storage
-        extra = dict(old.storage_config.extra_config or {}, standalone_startup_timeout_ms=RECONNECT_MILLISECONDS)
+        extra = dict(old.storage_config.extra_config or {})
+        address = other_name(str(extra.get("standalone_address") or self._address))
+        extra |= {"standalone_address": address, "standalone_startup_timeout_ms": RECONNECT_MILLISECONDS}
         fresh = UMBPStore(
             dataclasses.replace(old.storage_config, extra_config=extra), mem_pool_host=None, per_rank_keyspace=True
         )

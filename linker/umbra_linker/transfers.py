@@ -266,11 +266,14 @@ class TaskQueue(Generic[Task]):
 class Heartbeat:
     """Calls something at an interval from a thread of its own, so that a stuck scheduler can still be seen."""
 
-    def __init__(self, beat: Callable[[], None], seconds: float, name: str) -> None:
-        """Start the thread."""
+    def __init__(
+        self, beat: Callable[[], None], seconds: float, name: str, wait: Callable[[float], object] | None = None
+    ) -> None:
+        """Start the thread; ``wait`` takes the seconds between two beats and may return sooner to have one at once."""
         self._beat = beat
         self._seconds = seconds
         self._stopped = threading.Event()
+        self._wait = wait or self._stopped.wait
         threading.Thread(target=self._serve, daemon=True, name=name).start()
 
     def stop(self) -> None:
@@ -278,7 +281,10 @@ class Heartbeat:
         self._stopped.set()
 
     def _serve(self) -> None:
-        while not self._stopped.wait(self._seconds):
+        while True:
+            self._wait(self._seconds)
+            if self._stopped.is_set():
+                return
             self._beat()
 
 

@@ -1,4 +1,7 @@
-"""What a rank does every second beside the scheduler: mind the store, read live settings, publish ages."""
+"""What a rank does every second beside the scheduler: mind the store, read live settings, publish ages.
+
+The end of the store, and the next one after it, are seen at once.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ class Upkeep:
         """May be changed."""
         self._oldest_offload = oldest_offload
         self._held_pages = held_pages
-        self._heartbeat = Heartbeat(self._beat, INTERVAL_SECONDS, f"umbra-heartbeat-{rank}")
+        self._heartbeat = Heartbeat(
+            self._beat, INTERVAL_SECONDS, f"umbra-heartbeat-{rank}", watch.wait if watch is not None else None
+        )
 
     def stop(self) -> None:
         """Do no more."""

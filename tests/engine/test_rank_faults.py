@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from cpuengine.store import Store
+from cpuengine import Environment
+from cpuengine.store import Store, running_store, started_again
 from ranklab import RankLab
 
 pytestmark = pytest.mark.engine
@@ -49,3 +51,16 @@ def test_what_the_tree_believes_stored_is_stored_again_in_a_new_store(
         store.replace()
         results = run.result()
     assert results == [{"used": 6, "unused": 0}] * ranks
+
+
+def test_a_store_that_was_away_is_connected_to_at_once(
+    rank_lab: RankLab, engine_env: Environment, tmp_path: Path
+) -> None:
+    """gRPC lets a process wait that it has refused before, longer each time; the engine would stand still meanwhile."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with running_store(engine_env) as store, started_again(store, hold):
+        results = rank_lab.run(
+            "faults.away", address=store.address, pid=store.process.pid, gone_seconds=6.0, hold=str(hold)
+        )  # fmt: skip
+    assert results == [{"trials": 1, "restored": [4, []]}]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from umbra_linker.connection import Epoch, StoreWatch, epoch_at
+from umbra_linker.connection import Epoch, StoreWatch, epoch_at, other_name
 from umbra_linker.pauses import FIRST_SECONDS
 
 SERVER = """
@@ -162,3 +165,99 @@ def test_nothing_but_that_store_is_killed(path: Path, caplog: pytest.LogCaptureF
         assert not StoreWatch(address, Epoch(0, 0), lambda: None).kill()
         assert "cannot be seen from here" in caplog.text
         assert process.poll() is None
+
+
+def test_the_end_of_a_store_and_the_next_one_are_seen_before_the_time_is_over(path: Path) -> None:
+    address = f"unix://{path}"
+    with serving(path) as first:
+        watch = StoreWatch(address, epoch_at(address), Client)
+        threading.Timer(0.1, first.kill).start()
+        assert seconds_of(lambda: watch.wait(60)) < 30
+        assert first.wait(5) == -signal.SIGKILL
+    assert seconds_of(lambda: watch.wait(0.2)) >= 0.2, "nobody is there"
+    with ExitStack() as life:
+        follow = threading.Timer(0.1, lambda: life.enter_context(serving(path)))
+        follow.start()
+        assert seconds_of(lambda: watch.wait(60)) < 30
+        follow.join()
+        assert watch.look()
+        assert seconds_of(lambda: watch.wait(0.2)) >= 0.2, "it lives"
+
+
+def test_a_store_that_follows_and_refuses_is_no_reason_to_look_all_the_time(path: Path) -> None:
+    address = f"unix://{path}"
+
+    def refused() -> None:
+        raise RuntimeError("fd handoff failed")
+
+    with serving(path):
+        watch = StoreWatch(address, epoch_at(address), refused)
+    with serving(path):
+        assert seconds_of(lambda: watch.wait(60)) < 30
+        assert not watch.look()
+        assert seconds_of(lambda: watch.wait(0.2)) >= 0.2
+
+
+def test_a_store_whose_process_cannot_be_seen_is_looked_for_at_the_interval(path: Path) -> None:
+    watch = StoreWatch(f"unix://{path}", Epoch(0, 0), Client)
+    assert seconds_of(lambda: watch.wait(0.2)) >= 0.2
+
+
+def test_an_engine_with_many_open_files_sees_and_kills_its_store(path: Path) -> None:
+    """select() takes no descriptor from 1,024 on."""
+    address, limits = f"unix://{path}", resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    with ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        process = files.enter_context(serving(path))
+        for _ in range(1100):
+            files.callback(os.close, os.dup(0))
+        watch = StoreWatch(address, epoch_at(address), Client)
+        watch.wait(0)
+        assert watch.kill()
+        assert process.wait(5) == -signal.SIGKILL
+
+
+def test_stores_that_come_and_go_leave_no_open_files(path: Path) -> None:
+    address = f"unix://{path}"
+    with serving(path):
+        watch = StoreWatch(address, epoch_at(address), Client)
+        before = open_files()
+    for _ in range(3):
+        with serving(path):
+            assert watch.look()
+    watch.look()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("address", "other"),
+    [
+        ("unix:///run/umbp/umbp.grpc.sock", "unix:///run/umbp/./umbp.grpc.sock"),
+        ("unix:run/umbp.grpc.sock", "unix:run/./umbp.grpc.sock"),
+        ("unix:///umbp.grpc.sock", "unix:///./umbp.grpc.sock"),
+        ("unix:umbp.grpc.sock", "unix:umbp.grpc.sock"),
+        ("10.0.0.1:5000", "10.0.0.1:5000"),
+        (f"unix:///{'n' * 104}", f"unix:///./{'n' * 104}"),
+        (f"unix:///{'n' * 105}", f"unix:///{'n' * 105}"),
+    ],
+)
+def test_a_socket_has_another_name_and_only_one_unless_the_kernel_takes_none(address: str, other: str) -> None:
+    assert other_name(address) == other
+    assert other_name(other) == address
+
+
+def test_the_other_name_is_of_the_same_store(path: Path) -> None:
+    with serving(path):
+        address = f"unix://{path}"
+        assert epoch_at(other_name(address)) == epoch_at(address) is not None
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    call()
+    return time.monotonic() - begin
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

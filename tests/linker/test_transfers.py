@@ -134,6 +134,21 @@ def test_the_heartbeat_goes_on_while_another_thread_is_stuck(gate: threading.Eve
     heartbeat.stop()
 
 
+def test_a_heartbeat_that_waits_for_something_beats_when_it_comes(gate: threading.Event) -> None:
+    beats, waited = threading.Semaphore(0), []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        gate.wait(10.0)
+
+    heartbeat = Heartbeat(beats.release, 30.0, "beat", wait)
+    assert not beats.acquire(timeout=0.05)
+    gate.set()
+    assert beats.acquire(timeout=5.0)
+    heartbeat.stop()
+    assert waited[0] == 30.0
+
+
 def test_a_bounded_call_is_left_alone_after_its_time(gate: threading.Event) -> None:
     assert run_bounded(lambda: None, 5.0, "quick")
     assert not run_bounded(lambda: gate.wait(10.0) and None, 0.05, "frozen")

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,6 +152,33 @@ def replaced(rank: Rank, address: str, pid: int) -> dict[str, int]:
         assert not player.differences(request)
         player.abort(request)
     return found
+
+
+def away(rank: Rank, address: str, pid: int, gone_seconds: float, hold: str) -> dict[str, Any]:
+    """Ask a store that is away for so long; then, without the file ``hold``, the next one comes.
+
+    Returns:
+        How often the linker tried to connect to it, and what is restored from it.
+    """
+    player = Player.seated(rank, linker_config(address), tokens=PAGES * PAGE, states=STATES, layers=4)
+    tokens = list(range(4 * PAGE))
+    watch, client, trials = player.linker._upkeep._watch, player.linker.store.client, []
+    connect_anew = watch._connect_anew
+    watch._connect_anew = lambda: trials.append(1) or connect_anew()
+    send(rank, pid, signal.SIGKILL)
+    end = time.monotonic() + gone_seconds
+    while time.monotonic() < end:
+        player.abort(player.match(tokens))
+        time.sleep(0.05)
+    Path(hold).unlink()
+    while player.linker.store.client is client:
+        assert time.monotonic() < end + 20
+        time.sleep(0.01)
+    player.compute(tokens)
+    player.settle()
+    player.forget()
+    request = player.restore(tokens)
+    return {"trials": len(trials), "restored": [request.loaded // PAGE, player.differences(request)]}
 
 
 def _wait_until_asked_again(player: Player) -> None:
