@@ -274,6 +274,7 @@ class Heartbeat:
         self._seconds = seconds
         self._stopped = threading.Event()
         self._wait = wait or self._stopped.wait
+        self._failing = False
         threading.Thread(target=self._serve, daemon=True, name=name).start()
 
     def stop(self) -> None:
@@ -285,7 +286,15 @@ class Heartbeat:
             self._wait(self._seconds)
             if self._stopped.is_set():
                 return
-            self._beat()
+            try:
+                self._beat()
+            except Exception:
+                # What it watches would be watched no more. Told once: the next beat mostly fails likewise.
+                if not self._failing:
+                    logger.exception("%s: a beat failed; the next one is tried", threading.current_thread().name)
+                self._failing = True
+            else:
+                self._failing = False
 
 
 def run_bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
