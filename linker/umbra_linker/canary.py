@@ -13,6 +13,7 @@ import hashlib
 import logging
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,10 @@ SAMPLE_BYTES = 1 << 20
 """Compared of an object at a time; of a larger one the next part the next time."""
 MOST_REMEMBERED = 64
 """Samples that wait for their second look, each of which the store keeps a little longer for it."""
+LEASE_SECONDS = 0.5
+"""So long the store keeps what was read from eviction (UMBP_DRAM_READ_LEASE_MS of mori 1.2.4)."""
+MOST_LEASED = 16
+"""Objects that are kept so at once: a full store that can evict nothing else gives up what is written next."""
 AGAIN_SECONDS = (60, 120, 240, 480, 960)
 """Until the second look; which of them, the object's name says."""
 
@@ -85,6 +90,8 @@ class Canary:
         self._chosen = 0
         self._remembered: dict[str, _Remembered] = {}
         """By key."""
+        self._read: deque[float] = deque(maxlen=MOST_LEASED)
+        """When the last objects were read."""
         self._failing = False
 
     def watch(self, batch: ObjectBatch, write: Callable[[ObjectBatch], list[bool]]) -> list[bool]:
@@ -101,7 +108,7 @@ class Canary:
     def _bounded(self, look: Callable[[], Found]) -> Found | None:
         """Do it where the budget allows; what fails here must fail no offload."""
         found = None
-        if self._memory.scratch is None or not self._budget.allows(self._clock(), 1):
+        if self._memory.scratch is None or not self._leases_left() or not self._budget.allows(self._clock(), 1):
             return None
         begin = time.thread_time()
         try:
@@ -115,6 +122,9 @@ class Canary:
         self._budget.spend(self._clock(), 1, used)
         self._metrics.canary_used(used)
         return found
+
+    def _leases_left(self) -> bool:
+        return len(self._read) < MOST_LEASED or self._clock() - self._read[0] >= LEASE_SECONDS
 
     def _choose(self, batch: ObjectBatch) -> Part | None:
         self._chosen += 1
@@ -154,6 +164,7 @@ class Canary:
         for length in part.lengths:
             into.append(at + size)
             size += length
+        self._read.append(self._clock())
         if not self._store.check([part.key], [into], [part.lengths], [part.offsets])[0]:
             self._metrics.canary(part.pool, CanaryResult.UNMEASURED)
             return None

@@ -9,7 +9,7 @@ import prometheus_client
 import pytest
 
 from umbra_linker.batch import ObjectBatch
-from umbra_linker.canary import SAMPLE_BYTES, Canary, part_of
+from umbra_linker.canary import LEASE_SECONDS, MOST_LEASED, SAMPLE_BYTES, Canary, part_of
 from umbra_linker.metrics import LinkerMetrics
 
 RESULTS = ("equal", "different", "unmeasured")
@@ -152,6 +152,18 @@ def test_without_memory_that_the_store_takes_nothing_is_looked_at(
     assert _canary(memory, registry).watch(_batch("a"), memory.put) == [True]
     assert _found(registry) == {}
     assert memory.read == b""
+
+
+def test_no_more_objects_than_a_few_are_kept_from_eviction_at_once(
+    memory: _Memory, registry: prometheus_client.CollectorRegistry
+) -> None:
+    canary = _canary(memory, registry)
+    for number in range(3 * MOST_LEASED):
+        canary.watch(_batch(f"object {number}"), memory.put)
+    assert _found(registry) == {"equal": MOST_LEASED}
+    memory.now = LEASE_SECONDS
+    canary.watch(_batch("later"), memory.put)
+    assert _found(registry) == {"equal": MOST_LEASED + 1}
 
 
 def test_looking_takes_no_more_of_a_core_than_its_budget(

@@ -24,6 +24,8 @@ def stored_and_restored(
         player.compute(prompt)
     player.settle()
     player.forget()
+    # What storing asked is the canary's.
+    recorder.asked.clear()
     restored = []
     for prompt in prompts:
         request = player.restore(prompt)
