@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 OBJECTS ?= 1000
-WORKERS ?= 2
+WORKERS ?= 0
 CACHE := $(shell UMBRA_CACHE='$(UMBRA_CACHE)' PYTHONPATH=images $(PYTHON) -m umbra_images.cachefolder)
 ifeq ($(CACHE),)
 $(error the folder for built things is not known, see above: set UMBRA_CACHE, or PYTHON to a Python 3.11)
@@ -185,7 +185,7 @@ clean-cache: python ## Removes what was built outside the repository; refuses wh
 ##= AGENTS, MOONCAKE the traces of make compare-model, and AGENTS of bench-policy: recorded agent sessions, Mooncake's synthetic trace
 ##= PAGE set: make compare-model writes its tables into docs/explanation/cache-model.md
 ##= OBJECTS how many K3Deployments make bench-operator makes, at least 100; 1000
-##= WORKERS processes that share the tests of make test and make test-fast; 2, and 0 runs them in one
+##= WORKERS processes that share the tests of make test and make test-fast; 0 runs them in one
 ##= CI set: tests whose part this machine cannot run fail, where they are skipped otherwise
 ##= KUBEBUILDER_ASSETS folder with kube-apiserver, etcd and kubectl for the tests; the controllers are built by Go in any case
 ##= UMBRA_KEEP_CLUSTER set: the tests leave their cluster running, for a look (UMBRA_CLUSTER=test make down)
