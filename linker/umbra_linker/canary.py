@@ -23,7 +23,7 @@ from .batch import ObjectBatch
 from .budget import CpuBudget
 from .metrics import LinkerMetrics
 from .planning import CanaryResult
-from .store import Store
+from .store import Operation, Store
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ MOST_REMEMBERED = 64
 """Samples that wait for their second look, each of which the store keeps a little longer for it."""
 LEASE_SECONDS = 0.5
 """So long the store keeps what was read from eviction (UMBP_DRAM_READ_LEASE_MS of mori 1.2.4)."""
-MOST_LEASED = 16
-"""Objects that are kept so at once: a full store that can evict nothing else gives up what is written next."""
+MOST_LEASED = 1
+"""Objects that a rank keeps so at once: a small store that can evict nothing else gives up what is written next."""
 AGAIN_SECONDS = (60, 120, 240, 480, 960)
 """Until the second look; which of them, the object's name says."""
 
@@ -130,7 +130,7 @@ class Canary:
         self._chosen += 1
         # By a digest: what counts on evenly would for ever miss every second object of a page.
         part = part_of(batch, zlib.crc32(b"%d" % self._chosen))
-        if self._store.exists([part.key])[0]:
+        if self._store.exists([part.key], Operation.CHECK)[0]:
             self._metrics.canary(part.pool, CanaryResult.UNMEASURED)
             return None
         return part

@@ -34,8 +34,8 @@ class Operation(StrEnum):
 class Store(Protocol):
     """A store of named objects. Every method may be called from several threads, and blocks without a bound."""
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
-        """Return for each key whether the store has the object now."""
+    def exists(self, keys: Sequence[str], operation: Operation = Operation.EXISTS) -> list[bool]:
+        """Return for each key whether the store has the object now; ``operation`` says for whom it is asked."""
 
     def read(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
         """Copy ranges of each object to memory; False where the object is gone or could not be read.
@@ -92,11 +92,11 @@ class MoriStore:
         self.client = client
         self._calls = calls
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
+    def exists(self, keys: Sequence[str], operation: Operation = Operation.EXISTS) -> list[bool]:
         """See ``Store.exists``."""
-        with self._calls.running(Operation.EXISTS):
+        with self._calls.running(operation):
             answers = self.client.batch_exists(list(keys))
-        return _one_each(answers, keys, Operation.EXISTS)
+        return _one_each(answers, keys, operation)
 
     def read(self, keys: Sequence[str], pointers: Ranges, lengths: Ranges, offsets: Ranges) -> list[bool]:
         """See ``Store.read``."""

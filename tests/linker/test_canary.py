@@ -11,6 +11,7 @@ import pytest
 from umbra_linker.batch import ObjectBatch
 from umbra_linker.canary import LEASE_SECONDS, MOST_LEASED, SAMPLE_BYTES, Canary, part_of
 from umbra_linker.metrics import LinkerMetrics
+from umbra_linker.store import Operation
 
 RESULTS = ("equal", "different", "unmeasured")
 
@@ -26,7 +27,8 @@ class _Memory:
         self.read = b""
         self.now = 0.0
 
-    def exists(self, keys: list[str]) -> list[bool]:
+    def exists(self, keys: list[str], operation: Operation) -> list[bool]:
+        assert operation is Operation.CHECK, "no lookup waits for it"
         return [key in self.objects for key in keys]
 
     def check(self, keys: list[str], pointers: Any, lengths: Any, offsets: Any) -> list[bool]:

@@ -14,7 +14,7 @@ from umbra_linker.batch import ObjectBatch
 from umbra_linker.metrics import LinkerMetrics
 from umbra_linker.mover import MOST_NAME_BYTES, Mover
 from umbra_linker.settings import Settings
-from umbra_linker.store import CallClock, MoriStore, Store, StoreError
+from umbra_linker.store import CallClock, MoriStore, Operation, Store, StoreError
 
 
 class _Store:
@@ -24,7 +24,7 @@ class _Store:
         self.present, self.poisoned = present, poisoned
         self.calls: list[list[str]] = []
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
+    def exists(self, keys: Sequence[str], operation: Operation = Operation.EXISTS) -> list[bool]:
         self.calls.append(list(keys))
         if self.poisoned & set(keys):
             raise StoreError("no answer")

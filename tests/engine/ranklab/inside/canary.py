@@ -11,6 +11,7 @@ from rank import PAGE, Rank
 from recorder import Recorder
 
 from poisoner import Poisoner
+from umbra_linker import canary
 
 
 def watched(rank: Rank, address: str, pages: list[int], poison: dict[str, Any] | None = None, ways: int = 1) -> Any:
@@ -40,8 +41,7 @@ def poisoned_later(rank: Rank, address: str, pages: list[int]) -> Any:
         player.settle()
     before = {pool: dict(results) for pool, results in found.items()}
     changed = poisoner.change("kv")
-    canary = player.linker._offloads._canary
-    canary._clock = lambda: time.monotonic() + 3600
+    player.linker._offloads._canary._clock = lambda: time.monotonic() + 3600
     for _ in range(8):
         # Each batch has one second look.
         last = [token + PAGE for token in last]
@@ -73,6 +73,8 @@ def computed_again(rank: Rank, address: str) -> Any:
 
 
 def _seated(rank: Rank, address: str, pages: list[int], ways: int = 1) -> Player:
+    # These stores have room for all that is looked at, and every look counts.
+    canary.MOST_LEASED = 64
     return Player.seated(
         rank, linker_config(address), tokens=(sum(pages) + 2) * PAGE * ways, states=len(pages) + 8, ways=ways
     )

@@ -24,18 +24,19 @@ def stored_and_restored(
         player.compute(prompt)
     player.settle()
     player.forget()
-    # What storing asked is the canary's.
-    recorder.asked.clear()
-    restored = []
+    restored, asked = [], []
     for prompt in prompts:
+        # What is asked while something is stored is the canary's.
+        recorder.asked.clear()
         request = player.restore(prompt)
+        asked += recorder.asked
         restored.append({"loaded": request.loaded, "landed": request.landed, "wrong": player.differences(request)[:5]})
         player.keep(request)
     player.cache.sanity_check()
     return {
         "restored": restored,
         "wrote": dict(recorder.put),
-        "asked": recorder.asked,
+        "asked": asked,
         "leaked": player.leaked(),
         "core": type(player.cache.tree_core).__name__,
     }
