@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -64,6 +65,8 @@ class Api:
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
         """Events of a watch until its end. Raises Refused, and OSError after `cut`."""
+        # The one before may have ended in the middle of an answer.
+        self._connection.close()
         self._connection.request("GET", path)
         if self._connection.sock:
             self._connection.sock.settimeout(None)
@@ -77,7 +80,9 @@ class Api:
     def cut(self) -> None:
         """Ends a watch that another thread reads."""
         if self._connection.sock:
-            self._connection.sock.shutdown(socket.SHUT_RDWR)
+            # It may have ended by itself in this moment, as it does when the API server dies.
+            with suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True)

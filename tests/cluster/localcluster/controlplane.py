@@ -32,6 +32,7 @@ class ControlPlane:
         self._controllers = controllers
         self._extra = tuple(extra)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._argv: dict[str, list[str]] = {}
         self._directory: Path | None = None
         self._settings: components.ControlPlaneSettings | None = None
 
@@ -127,7 +128,20 @@ class ControlPlane:
             account = f"{settings.url}/api/v1/namespaces/default/serviceaccounts/default"
             self._wait("the controller manager", account, context)
 
+    def kill(self, name: str) -> None:
+        """Kill one component, such as `apiserver`; its data stays."""
+        child = self._children.pop(name)
+        child.kill()
+        child.wait()
+
+    def revive(self, name: str) -> None:
+        """Start a component that was killed, with its data and address, and wait until the API server is ready."""
+        self._run(name, self._argv[name])
+        context = probe.client_context(pki.Authority(self.directory / "pki"))
+        self._wait("the API server", f"{self.url}/readyz", context)
+
     def _run(self, name: str, argv: list[str]) -> None:
+        self._argv[name] = argv
         self._children[name] = process.child(argv, self.directory / "log" / f"{name}.log")
 
     def _wait(self, what: str, url: str, context: ssl.SSLContext) -> None:
