@@ -123,6 +123,15 @@ def test_advice_for_longer_requests_is_nothing_that_is_set_already(
     assert says in note
 
 
+def test_advice_for_longer_requests_names_no_backend_where_none_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ("  cache:", "  engine: {kvCacheDtype: fp8_e4m3, memoryFractionPercent: 75}\n  cache:")
+    assert plan(tmp_path, engine, ("      - --attention-backend\n      - triton\n", "")) == 0
+    said = capsys.readouterr().out
+    assert "with --decode-attention-backend aiter or cutedsl_mla, spec.parallelism.decodeContext divides KV" in said
+
+
 FP8 = ("  cache:", "  engine: {kvCacheDtype: fp8_e4m3}\n  cache:")
 SHARED = (
     "  cache:",

@@ -108,15 +108,17 @@ def owner(flag: str) -> str | None:
     return OWNED.get(flag) or next((field for owned, field in OWNED.items() if owned.startswith(flag)), None)
 
 
-def cannot_share_context(given: Mapping[str, tuple[str, ...]]) -> str | None:
-    """What chooses a decode attention without decode context parallelism, a flag or its absence; None where it can.
+def decode_backend(given: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
+    """The flag and value that choose the attention of decoding; None where SGLang does."""
+    return next(((name, given[name][-1]) for name in DECODE_BACKEND if given.get(name)), None)
 
-    Where no flag is given SGLang takes ``cutedsl_mla``, which needs FlashInfer and so never runs on these GPUs.
+
+def can_share_context(backend: tuple[str, str] | None) -> bool:
+    """Whether decode context parallelism runs with it.
+
+    Not with SGLang's own choice: it takes ``cutedsl_mla``, which needs FlashInfer and so never runs on these GPUs.
     """
-    backends = [(name, given[name][-1]) for name in DECODE_BACKEND if given.get(name)]
-    if not backends:
-        return f"no {DECODE_BACKEND[0]}"
-    return " ".join(backends[0]) if backends[0][1] not in DECODE_CONTEXT_BACKENDS else None
+    return backend is not None and backend[1] in DECODE_CONTEXT_BACKENDS
 
 
 _NUMBER = re.compile(r"-[0-9]+(\.[0-9]*)?|-\.[0-9]+")

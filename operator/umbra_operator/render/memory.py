@@ -14,7 +14,7 @@ from umbra_operator.api.base import quantity_bytes
 from umbra_operator.conditions import Reason
 from umbra_operator.errors import SpecInvalid
 from umbra_operator.render import engine, store
-from umbra_operator.render.flags import DECODE_CONTEXT_BACKENDS, cannot_share_context
+from umbra_operator.render.flags import DECODE_CONTEXT_BACKENDS, can_share_context, decode_backend
 from umbra_operator.render.resolve import Resolved
 
 GB, GIB = 10**9, 1024**3
@@ -263,12 +263,13 @@ def _more_kv(resolved: Resolved, flags: Mapping[str, tuple[str, ...]], shape: Sh
         return "spec.engine.kvCacheDtype fp8_e4m3 halves KV"
     shares = "spec.parallelism.decodeContext divides KV among the ranks"
     shareable = resolved.draft is None and resolved.decode_context < resolved.tensor
-    chosen = cannot_share_context(flags)
-    if shareable and chosen is None:
+    backend = decode_backend(flags)
+    if shareable and can_share_context(backend):
         return shares
     less = "lower spec.engine.contextLength, or give KV more of the pools (--mamba-full-memory-ratio)"
     if shareable:
-        other = f"with --decode-attention-backend {' or '.join(DECODE_CONTEXT_BACKENDS)} instead of {chosen}"
+        instead = f" instead of {' '.join(backend)}" if backend else ""
+        other = f"with --decode-attention-backend {' or '.join(DECODE_CONTEXT_BACKENDS)}{instead}"
         return f"{less}; {other}, {shares}"
     return less
 

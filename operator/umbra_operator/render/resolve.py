@@ -167,7 +167,9 @@ def _check_decode_context(spec: K3DeploymentSpec, profile: K3ProfileSpec, ways: 
             f"{ways}; set it to at least {page}",
         )
     given = flags.parse(profile.engine.args) | flags.parse(spec.engine.extra_args if spec.engine else ())
-    if chosen := flags.cannot_share_context(given):
+    backend = flags.decode_backend(given)
+    if not flags.can_share_context(backend):
+        chosen = " ".join(backend) if backend else f"no {flags.DECODE_BACKEND[0]}"
         raise SpecInvalid(
             Reason.DECODE_CONTEXT_UNSUPPORTED,
             f"{chosen}: SGLang runs Kimi K3 with decodeContext {ways} only where "
